@@ -94,8 +94,8 @@ def read(
     """Return the collection (by id or name) at `as_of`, by default the latest complete time, as a DataFrame.
 
     The location is `url`, or `blob` and `consensus`. If the collection's times are milliseconds, you can
-    give `as_of_timestamp`, a date or time, instead of `as_of`. Without a zone, it is in UTC. `where` is a
-    list of conditions that must all hold, such as
+    give `as_of_timestamp`, a date or time, instead of `as_of`. A date, or a text without a zone, is in UTC; a
+    `datetime` without a zone is refused. `where` is a list of conditions that must all hold, such as
     `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`. A timestamp without a zone
     in a condition is in the session's zone.
 
@@ -250,6 +250,10 @@ def _load(
     if where is not None:
         options["where"] = json.dumps(_conditions(where), default=_as_json)
         options["timeZone"] = spark.conf.get("spark.sql.session.timeZone")
+    if isinstance(options.get("asOfTimestamp"), datetime):
+        from holdfast.tables.moments import check_zone  # what reads tables takes a second
+
+        check_zone(options["asOfTimestamp"])
     given = {name: str(value) for name, value in options.items() if value is not None}
     with _own_errors():
         return spark.read.format("holdfast").options(**given).load()

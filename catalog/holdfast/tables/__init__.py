@@ -11,9 +11,12 @@ from holdfast.tables.changes import Append, Delete, Merge, Revert, SetValues, Up
 from holdfast.tables.copying import copy_table, copy_tables
 from holdfast.tables.creating import create_table
 from holdfast.tables.exported import Exported
+from holdfast.tables.filters import Where
 from holdfast.tables.listing import TableInfo, drop_table, list_tables
+from holdfast.tables.moments import Moment
 from holdfast.tables.opening import table
 from holdfast.tables.queries import SqlResult, sql
+from holdfast.tables.rows import KeysLike, TableLike
 from holdfast.tables.table import Table, write
 from holdfast.tables.tail import Tail
 
@@ -22,15 +25,19 @@ __all__ = [
     "CopiedTable",
     "Delete",
     "Exported",
+    "KeysLike",
     "Merge",
+    "Moment",
     "Revert",
     "SetValues",
     "SqlResult",
     "Table",
     "TableInfo",
+    "TableLike",
     "Tail",
     "Update",
     "Upsert",
+    "Where",
     "copy_table",
     "copy_tables",
     "create_table",

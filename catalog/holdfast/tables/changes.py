@@ -32,7 +32,15 @@ from holdfast.persist.rows.stored import logical_rows
 from holdfast.polars_forks import polars_works
 from holdfast.tables.filters import ChosenBy, Where, evaluated, filter_of
 from holdfast.tables.moments import Moment, milliseconds
-from holdfast.tables.rows import check_counts, column_names, keys_of, repeated, updates_of
+from holdfast.tables.rows import (
+    KeysLike,
+    TableLike,
+    check_counts,
+    column_names,
+    keys_of,
+    repeated,
+    updates_of,
+)
 
 _MATCHED: Final = ("update", "keep", "delete")
 _MISSING: Final = ("insert", "ignore")
@@ -83,7 +91,7 @@ class Append(Change):
     """Add rows, without reading existing ones. A column `_diff` is a row's count; -1 removes it once."""
 
     what: ClassVar[str] = "append"
-    rows: object
+    rows: TableLike
 
     def prepare(self, table: str, schema: Schema) -> PreparedChange:  # noqa: ARG002
         """See `Change`."""
@@ -95,7 +103,7 @@ class Upsert(Change):
     """Replace the rows that have the same keys."""
 
     what: ClassVar[str] = "upsert"
-    rows: object
+    rows: TableLike
 
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
         """See `Change`."""
@@ -111,7 +119,7 @@ class Delete(Change):
     """Delete all rows that have these keys, or all rows for which `where` holds (as in `Table.scan`)."""
 
     what: ClassVar[str] = "delete"
-    keys: object = None
+    keys: KeysLike | None = None
     where: Where | None = None
 
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
@@ -123,6 +131,7 @@ class Delete(Change):
             filter_of(self.where, schema)
             return _Replaced(ChosenBy(self.where), lambda _there, _schema: None)
         _needs_key(table, schema, "delete")
+        assert self.keys is not None
         return _Replaced(distinct_keys(schema, self.keys), lambda _there, _schema: None)
 
 
@@ -135,8 +144,8 @@ class Update(Change):
     """
 
     what: ClassVar[str] = "update"
-    keys: object
-    function: Callable[[pa.Table], object]
+    keys: KeysLike | None
+    function: Callable[[pa.Table], TableLike]
 
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
         """See `Change`."""
@@ -163,10 +172,10 @@ class Update(Change):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SetValues(Change):
-    """Set columns of the rows for which `where` holds (None: all). The values are as in `Table.update`."""
+    """Set columns of the rows for which `where` holds (`[]`: all). The values are as in `Table.update`."""
 
     what: ClassVar[str] = "update"
-    where: Where | None
+    where: Where
     values: Mapping[str, object]
 
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
@@ -181,10 +190,10 @@ class SetValues(Change):
                 f"table {table}: key column {keys[0]!r} can't be set",
                 hint="delete the rows, and append them with other keys",
             )
-        filter_of([] if self.where is None else self.where, schema)
+        filter_of(self.where, schema)
         # A value that doesn't fit is refused even if there are no rows.
         self._made(schema.arrow_diff.empty_table(), schema)
-        return _Replaced(None if self.where is None else ChosenBy(self.where), self._made)
+        return _Replaced(ChosenBy(self.where), self._made)
 
     def _made(self, existing: pa.Table, schema: Schema) -> pa.Table:
         check_counts(existing)
@@ -208,7 +217,7 @@ class Merge(Change):
     """Compare rows by key with the existing ones. See `Table.merge` for `matched` and `missing`."""
 
     what: ClassVar[str] = "merge"
-    rows: object
+    rows: TableLike
     matched: str = "update"
     missing: str = "insert"
 
@@ -223,11 +232,6 @@ class Merge(Change):
         part = Schema(schema.key, tuple(each for each in schema.value if each.name in names))
         rows = pa.Table.from_batches([updates_of(part, self.rows, counted=False)])
         needed = [each.name for each in others if not each.nullable]
-        if self.missing == "insert" and needed and rows.num_rows:
-            raise BadInput(
-                f"table {table}: column {needed[0]!r} is missing, and inserted rows need it",
-                hint=f"give {needed[0]}, or missing='ignore'",
-            )
         keys = rows.select(schema.key_names)
         _check_unique(table, keys, "a merge")
 
@@ -243,7 +247,14 @@ class Merge(Change):
                 _check_unique(table, existing.select(keys.column_names), "a merge of some columns")
                 pieces.append(_overlaid(existing, rows, keys))
             if self.missing == "insert":
-                pieces.append(rows.filter(pc.invert(is_there)))
+                new = rows.filter(pc.invert(is_there))
+                if needed and new.num_rows:
+                    raise BadInput(
+                        f"table {table}: column {needed[0]!r} is missing, and the row of"
+                        f" {_key(new.select(keys.column_names), 0)} is new and needs it",
+                        hint=f"give {needed[0]}, or missing='ignore' to change only rows that exist",
+                    )
+                pieces.append(new)
             wanted = now.arrow_diff
             return pa.concat_tables([wanted.empty_table(), *(_with_columns(each, wanted) for each in pieces)])
 
@@ -294,7 +305,7 @@ class _Replaced(PreparedChange):
         return updates if updates.num_rows else None
 
 
-def distinct_keys(schema: Schema, keys: object) -> pa.Table:
+def distinct_keys(schema: Schema, keys: KeysLike) -> pa.Table:
     """Like `keys_of`, but each key once."""
     given = keys_of(schema, keys)
     return given.filter(pa.array(_is_first(given)))

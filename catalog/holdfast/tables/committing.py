@@ -34,6 +34,7 @@ from holdfast.persist.rows.schema import DIFF
 from holdfast.persist.rows.values import values_of
 from holdfast.tables.changes import Append, Change, Chosen, PreparedChange, Revert
 from holdfast.tables.opened import OpenTable
+from holdfast.tables.rows import TableLike
 from holdfast.text import naming
 
 _EXPIRIES: Final = 3
@@ -248,7 +249,7 @@ def _check_together(tables: Sequence[OpenTable]) -> None:
             )
 
 
-def as_change(given: object) -> Change:
+def as_change(given: TableLike | Change) -> Change:
     """The change itself, or an `Append` if plain rows are given."""
     return given if isinstance(given, Change) else Append(given)
 

@@ -130,6 +130,11 @@ def create_table(
         BadInput: the file can't be read, or can't become a table. Nothing was written.
         UniquenessViolation: there is a table with this name. Nothing was written.
     """
+    if not isinstance(file, str | os.PathLike):
+        raise BadInput(
+            f"create_table makes a table of a file, not of {type(file).__name__}",
+            hint="for rows in memory: holdfast.table(url, name, columns=pa.table(rows).schema).append(rows)",
+        )
     if isinstance(key, str):
         key = [key]
     refuse_taken(lambda: [each.name for each in list_tables(url, consensus=consensus)], name)

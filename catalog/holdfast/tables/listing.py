@@ -1,5 +1,6 @@
 """Lists the tables of a location, and drops them."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,9 +8,12 @@ from datetime import timedelta
 
 from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.dropping import WAIT_S, drop, to_drop
-from holdfast.errors import CollectionNotFound, TornRendition
+from holdfast.errors import CollectionInUse, CollectionNotFound, TornRendition
 from holdfast.persist import PersistClient
+from holdfast.tables.opened import users_here
 from holdfast.tables.opening import enter
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +61,55 @@ def drop_table(
 ) -> tuple[str, ...]:
     """Drop a table and delete all its data, permanently. `name` is its name or its id.
 
-    Waits up to `wait_s` seconds until nobody reads the table any more. A process that ended without close
-    blocks the drop for a minute. With `force`, the drop cuts off all readers and jobs at once. Returns whom
-    it cut off, as text.
+    Waits up to `wait_s` seconds until nobody reads the table any more, and logs whom it waits for. A process
+    that ended without close blocks the drop for a minute. With `force`, the drop cuts off all readers and
+    jobs at once. Returns whom it cut off, as text.
 
     Raises:
         CollectionNotFound: there is no such table.
-        CollectionInUse: a hold that outlives its process keeps the table, and nothing was changed; or
-            somebody still reads it after the wait, and nobody can open it any more. Then drop it again.
+        CollectionInUse: this process still reads the table, such as with a tail or a relation of
+            `Table.to_duckdb`, or a hold that outlives its process keeps it: nothing was changed. Or somebody
+            still reads it after the wait, and nobody can open it any more: drop it again.
         NoLocation: there is no location at the URL.
     """
     controller, leave = enter(url, "write", consensus=consensus)
     try:
-        found = [
-            drop(controller, info, force=force, wait_s=wait_s).cut_off for info in to_drop(controller, name)
-        ]
-        return tuple(user for each in found for user in each)
+        cut_off: list[str] = []
+        for info in to_drop(controller, name):
+            if not force:
+                _refuse_own_reads(controller, info)
+            waits = _Waits(info.name, wait_s)
+            cut_off += drop(controller, info, force=force, wait_s=wait_s, on_wait=waits).cut_off
+        return tuple(cut_off)
     finally:
         leave()
+
+
+class _Waits:
+    """Logs whom a drop waits for, whenever that changes."""
+
+    def __init__(self, name: str, wait_s: float) -> None:
+        self._name = name
+        self._wait_s = wait_s
+        self._logged = ""
+
+    def __call__(self, users: str) -> None:
+        if users != self._logged:
+            self._logged = users
+            text = "the drop of table %s waits up to %g s for %s"
+            log.warning(text, self._name, self._wait_s, users)
+
+
+def _refuse_own_reads(controller: StorageController, info: CollectionInfo) -> None:
+    """Raise `CollectionInUse` if this process reads the table. A wait would be for itself."""
+    users = users_here(controller.client, info.collection_id)
+    if users:
+        unchanged = "" if info.dropped else "; nothing was changed"
+        raise CollectionInUse(
+            f"table {info.name} is still read by this process ({', '.join(users)}){unchanged}",
+            hint="close it, or delete the variables that refer to it, and drop the table again, or use"
+            " force=True",
+        )
 
 
 def refuse_dropped(info: CollectionInfo) -> None:

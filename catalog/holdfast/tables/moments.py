@@ -11,7 +11,11 @@ from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly, BadInput
 from holdfast.persist.rows.casts import shown
 
 Moment: TypeAlias = int | str | datetime | date
-"""A time of a collection: see `milliseconds`."""
+"""A time of a table: milliseconds since 1970, a `datetime` with a zone, a `date`, or ISO 8601 text.
+
+A date, a text without a zone and a `numpy.datetime64` are in UTC. A `datetime` without a zone is refused: it
+is usually a local time.
+"""
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _HINT: Final = "such as 1735689600000, '2025-01-01', or '2025-01-01T12:00:00+01:00'"
@@ -20,10 +24,11 @@ _HINT: Final = "such as 1735689600000, '2025-01-01', or '2025-01-01T12:00:00+01:
 def milliseconds(given: Any) -> int:
     """Convert a time that a user gives to milliseconds since 1970.
 
-    Integers are milliseconds already, as text too. A `datetime`, a `date`, a `numpy.datetime64` or ISO 8601
-    text without a zone is in UTC. Raises `BadInput` for anything else, and for times before 1970 or from
-    2^64 on.
+    Integers are milliseconds already, as text too. A `date`, a `numpy.datetime64` or ISO 8601 text without a
+    zone is in UTC. Raises `BadInput` for a `datetime` without a zone, for anything else, and for times before
+    1970 or from 2^64 on.
     """
+    check_zone(given)
     try:
         found = _milliseconds(given)
     except (ValueError, OverflowError, TypeError):
@@ -39,6 +44,23 @@ def milliseconds(given: Any) -> int:
             hint="times are milliseconds from 0 (1970-01-01) to 2^64 - 1",
         )
     return found
+
+
+def check_zone(given: object) -> None:
+    """Raise `BadInput` for a `datetime` without a zone. Most people mean a local time by it, and not UTC."""
+    # The NaT of pandas, which equals nothing, has no such method.
+    if not isinstance(given, datetime) or given != given or given.utcoffset() is not None:
+        return
+    # Only a timestamp of pandas has these methods, and it can't guess its zone.
+    local, now = (
+        ("tz_localize('Europe/Paris')", "pd.Timestamp.now('UTC')")
+        if hasattr(given, "tz_localize")
+        else ("astimezone()", "datetime.now(timezone.utc)")
+    )
+    raise BadInput(
+        f"the time {given.isoformat(' ')} has no zone, so it can be local or UTC",
+        hint=f"write {now} for the present, and .{local} to give a local time its zone",
+    )
 
 
 @contextmanager

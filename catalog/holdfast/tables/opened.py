@@ -31,7 +31,7 @@ from holdfast.errors import (
     NotWritable,
     StorageError,
 )
-from holdfast.forks import OwnerProcess
+from holdfast.forks import ForkLock, OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.persist.checks import check_columns
 from holdfast.persist.rows.stored import logical_rows
@@ -39,7 +39,8 @@ from holdfast.tables.changes import Chosen
 from holdfast.tables.existing import rows_of
 from holdfast.tables.moments import Moment, milliseconds
 from holdfast.tables.reading import Reading
-from holdfast.text import naming
+from holdfast.tables.tail import Tail
+from holdfast.text import naming, with_date
 
 PURPOSE = "table"
 LEASE_S: Final = 60.0
@@ -48,6 +49,9 @@ _RETAIN_S: Final = 60.0
 log = logging.getLogger(__name__)
 _readers: Final[weakref.WeakSet[CollectionReader]] = weakref.WeakSet()
 """Readers of this process that may not be closed."""
+_tables: Final[weakref.WeakSet["OpenTable"]] = weakref.WeakSet()
+"""Tables that this process has open, also those that were closed but have a tail or an unfinished scan."""
+_lock: Final = ForkLock()
 
 
 def leased_reader(controller: StorageController, collection_id: str, purpose: str) -> CollectionReader:
@@ -55,6 +59,17 @@ def leased_reader(controller: StorageController, collection_id: str, purpose: st
     reader = controller.reader(collection_id, purpose=purpose, lease_s=LEASE_S)
     _readers.add(reader)
     return reader
+
+
+def users_here(client: PersistClient, collection_id: str) -> tuple[str, ...]:
+    """What reads a collection in this process through this client, as text.
+
+    Tables that are open, and not read now, release their holds.
+    """
+    with _lock:
+        tables = [each for each in _tables if each.client is client]
+    found = [each for table in tables if table.info.collection_id == collection_id for each in table.users()]
+    return tuple(dict.fromkeys(found))
 
 
 @atexit.register
@@ -93,6 +108,9 @@ class OpenTable:
         self._retain_s = 0.0
         # An upper that the table had. Uppers never go back, so times below it are complete.
         self._complete_below = 0
+        self._tails: weakref.WeakSet[Tail] = weakref.WeakSet()
+        with _lock:
+            _tables.add(self)
 
     def _reader(self) -> CollectionReader:
         return leased_reader(self.controller, self.info.collection_id, PURPOSE)
@@ -125,6 +143,23 @@ class OpenTable:
         if self._writer is None:
             self._writer = self.controller.writer(self.info.collection_id, purpose=PURPOSE)
         return self._writer
+
+    def tail(self, as_of: int | None, *, snapshot: bool) -> Tail:
+        """Follow the changes after a time. See `Tail.begin`."""
+        self.check_open()
+        reader = leased_reader(self.controller, self.info.collection_id, f"{PURPOSE} tail")
+        holds = self.client.mode == "write"
+        tail = Tail.begin(reader, as_of, self.describe, snapshot=snapshot, holds=holds)
+        with _lock:
+            self._tails.add(tail)
+        return tail
+
+    def users(self) -> list[str]:
+        """What still reads the table in this process, as text. Releases the hold if only that keeps it."""
+        scans = [] if self.reading.release() else ["an unfinished scan, a relation or a query"]
+        with _lock:
+            tails = [tail for tail in self._tails if not tail.closed]
+        return [*scans, *("a tail" for _ in tails)]
 
     def position(self) -> Position:
         """The position of the next append, as far as this process knows."""
@@ -210,6 +245,23 @@ class OpenTable:
             what, usually = self._named(given)
             self._complete_below = self.reading.run(
                 lambda reader: complete(self.controller, reader, time, what, instead or usually)
+            )
+        return time
+
+    def time_for(self, given: Moment | None, *, or_earlier: bool) -> int | None:
+        """Like `complete`. With `or_earlier`, the latest complete time at or before a time that isn't.
+
+        A log message says so if that is an earlier one. It writes nothing then.
+        """
+        if given is None or not or_earlier:
+            return self.complete(given, f"give or_earlier=True, to read at table.latest_time({given!r})")
+        time = self.latest_time(given)
+        if time < (wanted := milliseconds(given)):
+            log.info(
+                "table %s is read as of %s, its latest complete time before %s",
+                self.name,
+                with_date(time),
+                with_date(wanted),
             )
         return time
 

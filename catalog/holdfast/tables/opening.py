@@ -9,7 +9,7 @@ from typing import Final, NoReturn, TypeAlias
 
 import pyarrow as pa
 
-from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
+from holdfast.collections import CollectionInfo, CollectionSpec, CollectionState, StorageController
 from holdfast.collections.periods import NEW_TABLE, Period, period_ms, shown_period
 from holdfast.errors import (
     BadInput,
@@ -197,6 +197,12 @@ def _found(controller: StorageController, name: str, new: CollectionSpec | None)
             if new is not None:
                 _check_schema(info, new.schema)
             return info
+        if info is not None and info.state is CollectionState.DROPPING:
+            # It keeps its name until the drop is finished, which only a drop does.
+            raise CollectionNotFound(
+                f"table {info.name} is being dropped",
+                hint=f"drop it again to finish that: holdfast.drop_table, or 'holdfast drop {info.name}'",
+            )
         if new is None:
             _refuse_missing(controller, name)
         try:

@@ -40,6 +40,7 @@ class Reading:
         self._lock = threading.RLock()
         self._reader: CollectionReader | None = None
         self._busy = 0
+        self._held = 0
         self._follow_s = 0.0
         self._closed = False
         self._used_s = 0.0
@@ -63,15 +64,33 @@ class Reading:
     def begin(self, ask: Callable[[CollectionReader], T]) -> T:
         """Like `run`, but the hold stays where it is until `end` is called."""
         self._enter()
+        with self._lock:
+            self._held += 1
         try:
             return self.run(ask)
         except BaseException:
-            self._leave()
+            self.end()
             raise
 
     def end(self) -> None:
         """End what `begin` began. Does nothing in a forked child."""
-        self._leave()
+        if self._owner.is_here:
+            with self._lock:
+                self._held -= 1
+            self._leave()
+
+    def release(self) -> bool:
+        """Release the hold if nothing reads. Returns False if a read that `begin` began keeps it."""
+        if not self._owner.is_here:
+            return True
+        with self._lock:
+            reader = None
+            if not self._busy:
+                reader, self._reader = self._reader, None
+            held = self._held > 0 and not self._closed
+        if reader is not None:
+            reader.close()
+        return not held
 
     def close(self) -> None:
         """Close the reader. Does nothing in a forked child: the reader belongs to the parent."""

@@ -1,8 +1,9 @@
 """Converts rows and keys from the forms that users have, such as data frames, and expands counts to rows."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, Union
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,49 @@ from holdfast.persist.rows.constants import are_ones
 from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.schema import DIFF, TIME, Column
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+
+class ArrowStream(Protocol):
+    """Rows of any library that exports them as an Arrow stream, such as a relation of DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the stream."""
+
+
+TableLike: TypeAlias = Union[
+    pa.Table,
+    pa.RecordBatch,
+    "pd.DataFrame",
+    "pl.DataFrame",
+    ArrowStream,
+    Sequence[Mapping[str, Any]],
+    Mapping[str, Iterable[Any]],
+]
+"""Rows: an Arrow table or batch, a data frame (pandas or Polars), a list of dicts, or a dict of lists.
+
+Also what exports an Arrow stream, such as a relation of DuckDB, and a structured array of NumPy. The levels
+of the index of a pandas frame that have names are columns.
+"""
+
+KeysLike: TypeAlias = Union[TableLike, Iterable[Any]]  # noqa: UP007 - as above
+"""Keys: values of the key column, tuples if there are several, or rows that have the key columns."""
+
 _PIECE_ROWS: Final = 64 * 1024
 _MANY: Final = 1 << 32
 _MOST: Final = 10**12
 _FORMS: Final = "an Arrow table or batch, a data frame, a list of dicts, or a dict of lists"
+_HINTS: Final = {
+    "LazyFrame": "collect() makes a data frame of it",
+    "Series": "to_frame() makes a data frame of it, with one column of its name",
+    "ndarray": "give a dict of arrays, one for each column",
+}
+"""What to do with an object that isn't rows, by the name of its type."""
 
 
-def updates_of(schema: Schema, rows: object, *, counted: bool = True) -> pa.RecordBatch:
+def updates_of(schema: Schema, rows: TableLike, *, counted: bool = True) -> pa.RecordBatch:
     """The rows as updates of the schema at time 0. With `counted`, they keep their `_diff` if they have one.
 
     Raises `BadInput` and names the first value that doesn't fit.
@@ -56,7 +93,7 @@ def check_diffs(updates: pa.RecordBatch | pa.Table) -> None:
         )
 
 
-def column_names(schema: Schema, rows: object) -> set[str]:
+def column_names(schema: Schema, rows: TableLike) -> set[str]:
     """The names of the columns that all of the rows have.
 
     Raises `BadInput` if the rows are in no known form, or if only some of them have a column.
@@ -73,19 +110,20 @@ def column_names(schema: Schema, rows: object) -> set[str]:
     return names
 
 
-def keys_of(schema: Schema, keys: object) -> pa.Table:
+def keys_of(schema: Schema, keys: KeysLike) -> pa.Table:
     """The key columns of the given keys: rows in any form, or values (tuples if there are several key
-    columns).
+    columns) in a list, a set, a series or an array.
 
     Other columns are ignored. Raises `BadInput` and names the first value that doesn't fit.
     """
     names = schema.key_names
     only = Schema(schema.key, ())
+    keys = _listed(keys)
     if isinstance(keys, Sequence) and not isinstance(keys, str | bytes) and not _are_dicts(keys):
         keys = _columns_of(schema.key, keys)
     elif isinstance(keys, str | bytes | int | float):
         raise BadInput(f"keys must be a list, not {shown(keys)}", hint=f"give [{shown(keys)}]")
-    given = _arrow(schema, keys)
+    given = _arrow(schema, keys, "keys")
     if isinstance(given, list | tuple):
         given = [{name: value for name, value in row.items() if name in names} for row in given]
     else:
@@ -144,11 +182,23 @@ def _copies_of(place: int, count: int) -> Iterator[np.ndarray]:
         yield np.full(min(_PIECE_ROWS, int(count) - start), place)
 
 
-def _arrow(schema: Schema, rows: object) -> Any:
+def _listed(keys: Any) -> Any:
+    """The keys, as a list if they are a series, an array, a set or an iterator of values."""
+    if isinstance(keys, Sequence | Mapping) or any(
+        hasattr(type(keys), name) for name in ("columns", "schema")
+    ):
+        return keys
+    if isinstance(keys, AbstractSet | Iterator):
+        return list(keys)
+    # Of NumPy, pandas and Arrow; of chunked arrays; of Polars.
+    methods = [getattr(keys, name, None) for name in ("tolist", "to_pylist", "to_list")]
+    return next((method() for method in methods if callable(method)), keys)
+
+
+def _arrow(schema: Schema, rows: Any, what: str = "rows") -> Any:
     """The rows in a form that `prepare_updates` accepts."""
     if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
-        # The Arrow export of pandas would turn the index into a column.
-        return _with_dates(schema, pa.Table.from_pandas(rows, preserve_index=False))
+        return _with_dates(schema, _from_pandas(rows))
     if isinstance(rows, Mapping):
         return _from_lists(schema, rows)
     if isinstance(rows, pa.Table | pa.RecordBatch):
@@ -156,16 +206,36 @@ def _arrow(schema: Schema, rows: object) -> Any:
     if isinstance(rows, list | tuple):
         if not _are_dicts(rows):
             wrong = next(row for row in rows if not isinstance(row, Mapping))
-            raise BadInput(f"rows must be {_FORMS}, not a list that contains {shown(wrong)}")
+            raise BadInput(f"{what} must be {_FORMS}, not a list that contains {shown(wrong)}")
         return rows
-    if hasattr(rows, "__arrow_c_stream__"):
-        return pa.table(rows)
-    hint = ""
-    if type(rows).__name__ == "LazyFrame":
-        hint = "give rows.collect()"
+    if fields := getattr(getattr(rows, "dtype", None), "names", None):
+        # A structured array of NumPy.
+        return _from_lists(schema, {name: rows[name] for name in fields})
+    name = type(rows).__name__
+    hint = _HINTS.get(name, "")
+    if not hint and hasattr(rows, "__arrow_c_stream__"):
+        try:
+            return pa.table(rows)
+        except (pa.ArrowException, TypeError) as error:
+            # A stream may also be one column without a name.
+            hint = str(error).partition("\n")[0]
     elif isinstance(rows, Iterator):
-        hint = "give list(rows), or append the rows in pieces"
-    raise BadInput(f"rows must be {_FORMS}, not {type(rows).__name__}", hint=hint)
+        hint = f"give list({what}), or append the rows in pieces"
+    raise BadInput(f"{what} must be {_FORMS}, not {name}", hint=hint)
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    """The columns of a frame of pandas, and the levels of its index that have names."""
+    named = [level for level in frame.index.names if level is not None]
+    if again := [level for level in named if level in frame.columns]:
+        raise BadInput(
+            f"column {again[0]!r} is also the name of a level of the frame's index",
+            hint="give frame.reset_index(drop=True), or rename one of them",
+        )
+    if named:
+        frame = frame.reset_index(named)
+    # The index that is left has no name: it is no column.
+    return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def _with_dates(schema: Schema, rows: pa.Table) -> pa.Table:
@@ -198,7 +268,10 @@ def _from_lists(schema: Schema, columns: Mapping[Any, Any]) -> pa.Table:
         if isinstance(values, list | tuple) and name in known:
             arrays[name] = column_of(name, values, known[name])
         else:
-            arrays[name] = pa.array(values)
+            try:
+                arrays[name] = pa.array(values)
+            except (pa.ArrowException, TypeError) as error:
+                raise BadInput(f"column {name!r}: {str(error).partition(chr(10))[0]}") from None
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} {length}" for name, length in lengths.items())

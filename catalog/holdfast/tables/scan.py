@@ -6,7 +6,7 @@
   errors keep their classes. It costs one copy of each batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -43,15 +43,28 @@ class TableScan(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc] # pyarrow
 
 
 def scan(
-    table: OpenTable, time: int | None, columns: Sequence[str] | None, where: Where | None, limit: int | None
+    table: OpenTable,
+    time: int | None,
+    columns: Sequence[str] | None,
+    where: Where | None,
+    limit: int | None,
+    metadata: Mapping[bytes, bytes] | None = None,
 ) -> TableScan:
-    """Scan a table at a time (None: the latest). Raises like `Table.scan`."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-        raise BadInput(f"limit must be a number of rows, not {shown(limit)}")
+    """Scan a table at a time (None: the latest). `metadata` is that of the reader's schema.
+
+    Raises like `Table.scan`.
+    """
+    check_limit(limit)
     schema, contents, end = begin(table, time, columns, where)
     names = list(schema.names if columns is None else columns)
     rows = rows_of_contents(table, schema, contents, names, limit)
-    return stream(pa.schema([schema.arrow.field(name) for name in names]), rows, end)
+    return stream(pa.schema([schema.arrow.field(name) for name in names], metadata), rows, end)
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise `BadInput` unless this is a number of rows, or None."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise BadInput(f"limit must be a number of rows, not {shown(limit)}")
 
 
 def stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch], end: Callable[[], None]) -> TableScan:

@@ -9,12 +9,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 import pyarrow as pa
 
 from holdfast.collections import CollectionReader
 from holdfast.collections.changes import net_changes
+from holdfast.collections.frontiers import check_forward
 from holdfast.collections.periods import Period, period_ms
 from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.errors import BadInput
@@ -24,7 +25,7 @@ from holdfast.persist.rows.canonical import to_polars
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.altering import altered
-from holdfast.tables.changes import Append, Delete, Merge, Revert, SetValues, Update, Upsert
+from holdfast.tables.changes import Append, Change, Delete, Merge, Revert, SetValues, Update, Upsert
 from holdfast.tables.committing import as_change, commit
 from holdfast.tables.duckdb_extra import import_duckdb
 from holdfast.tables.export import export_to
@@ -32,9 +33,9 @@ from holdfast.tables.exported import Exported, check_format
 from holdfast.tables.filters import Where
 from holdfast.tables.history import history
 from holdfast.tables.moments import Moment, dated, milliseconds
-from holdfast.tables.opened import PURPOSE, OpenTable, leased_reader
-from holdfast.tables.rows import repeated
-from holdfast.tables.scan import count, scan
+from holdfast.tables.opened import OpenTable
+from holdfast.tables.rows import KeysLike, TableLike, repeated
+from holdfast.tables.scan import check_limit, count, scan
 from holdfast.tables.show import columns_shown, page
 from holdfast.tables.tail import Tail
 
@@ -43,12 +44,15 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+_AS_OF: Final = b"as_of"
+
 
 class Table:
     """A table over time. Thread-safe; any number of processes may use it too. `holdfast.table` opens it.
 
-    Times are milliseconds since 1970. You can also give a time as a `datetime`, a `date` or ISO 8601 text.
-    Rows are an Arrow table or batch, a data frame (pandas or Polars), a list of dicts or a dict of lists.
+    Times are milliseconds since 1970. You can also give a time as a `datetime` with a zone, a `date` or ISO
+    8601 text (`Moment`). Rows are an Arrow table or batch, a data frame (pandas or Polars), a list of dicts
+    or a dict of lists (`TableLike`).
     Every method except `close` raises `CollectionNotFound` after the table was dropped, and `StorageError` if
     the stores fail.
     """
@@ -100,7 +104,7 @@ class Table:
         """
         return self._opened.latest_time(at)
 
-    def append(self, rows: object) -> int:
+    def append(self, rows: TableLike) -> int:
         """Add rows. Returns the time at which they become visible, once they are durable.
 
         A column `_diff` is the number of times that a row is added; -1 removes it once. Keys are not checked:
@@ -109,7 +113,7 @@ class Table:
         """
         return commit({self._opened: Append(rows)}).time
 
-    def upsert(self, rows: object) -> int:
+    def upsert(self, rows: TableLike) -> int:
         """Replace the rows that have the same keys, atomically. Returns and raises like `append`.
 
         If several writers upsert one key, the last row wins. Use `update` for rows that depend on the
@@ -119,7 +123,7 @@ class Table:
 
     def merge(
         self,
-        rows: object,
+        rows: TableLike,
         *,
         matched: Literal["update", "keep", "delete"] = "update",
         missing: Literal["insert", "ignore"] = "insert",
@@ -130,12 +134,12 @@ class Table:
         they are, "keep" leaves the existing row, "delete" removes it. `missing` is for keys that it doesn't
         have: "insert" adds the row, with nulls in columns that aren't given, "ignore" doesn't.
 
-        Returns and raises like `append`. Also raises `BadInput` if a key occurs twice, or if the table has no
-        key.
+        Returns and raises like `append`. Also raises `BadInput` if a key occurs twice, if the table has no
+        key, and if an added row lacks a column that can't be null.
         """
         return commit({self._opened: Merge(rows, matched, missing)}).time
 
-    def delete(self, keys: object = None, *, where: Where | None = None) -> int:
+    def delete(self, keys: KeysLike | None = None, *, where: Where | None = None) -> int:
         """Delete the rows with these keys, or those that `where` chooses (as in `scan`), atomically.
 
         `keys` are values of the key column, tuples if there are several key columns, or rows that have the
@@ -145,15 +149,15 @@ class Table:
 
     def update(
         self,
-        keys: object = None,
-        function: Callable[[pa.Table], object] | None = None,
+        keys: KeysLike | None = None,
+        function: Callable[[pa.Table], TableLike] | None = None,
         *,
         where: Where | None = None,
         set: Mapping[str, object] | None = None,  # noqa: A002 - the word of SQL
     ) -> int:
         """Replace the rows with these keys (None: all) by the result of `function`, atomically.
 
-        Or give `set`, a dict of columns and values, for the rows that `where` chooses (as in `scan`; None:
+        Or give `set`, a dict of columns and values, for the rows that `where` chooses (as in `scan`; `[]`:
         all). A value may be a pyarrow expression of the row, such as `pc.field("count") + 1`.
 
         No other write is lost: if another writer was faster, the change is made again from the new rows.
@@ -161,10 +165,11 @@ class Table:
         """
         if function is not None and where is None and set is None:
             return commit({self._opened: Update(keys, function)}).time
-        if function is not None or set is None or keys is not None:
+        if function is not None or set is None or where is None or keys is not None:
+            example = 'update([1], function), or update(where=pc.field("id") == 1, set={"note": "a"})'
             raise BadInput(
                 f"table {self.name}: an update needs either keys and a function, or where and set",
-                hint='such as update([1], function), or update(where=pc.field("id") == 1, set={"note": "a"})',
+                hint=f"such as {example}; to set columns of all rows, give where=[]",
             )
         return commit({self._opened: SetValues(where, set)}).time
 
@@ -182,20 +187,33 @@ class Table:
         as_of: Moment | None = None,
         columns: Sequence[str] | None = None,
         where: Where | None = None,
+        limit: int | None = None,
+        *,
+        or_earlier: bool = False,
     ) -> pa.Table:
         """Return the rows as of a time, or the latest, in no order.
 
-        `columns` selects some of the columns, and `where` some of the rows, as in `scan`.
+        `columns` selects some of the columns, `where` some of the rows, and `limit` at most so many of these,
+        as in `scan`.
 
         You can read at every time that is at least a minute past. If nobody has written since then, the first
         such read completes the table up to a minute ago. Later times, and times that this table may not
-        complete, raise `AsOfNotYetAvailable` with the latest complete time: see `latest_time`. Raises
-        `AsOfTooEarly` if `as_of < since`, and `BadInput` for a number in another unit than milliseconds.
+        complete, raise `AsOfNotYetAvailable` with the latest complete time.
+
+        With `or_earlier`, you get the rows of the latest complete time at or before `as_of`, and nothing is
+        written. That time is in the schema of the rows (`rows.schema.metadata[b"as_of"]`), `latest_time`
+        returns it, and a log message shows it if it is an earlier one.
+
+        Raises `AsOfTooEarly` if `as_of < since`, and `BadInput` for a number in another unit than
+        milliseconds, and for a `datetime` without a zone.
         """
-        if where is not None:
-            return self.scan(columns, where, as_of).read_all()
-        rows = repeated(self._contents(as_of, columns))
-        return rows if columns is None else rows.select(list(columns))
+        time = self._opened.time_for(as_of, or_earlier=or_earlier)
+        metadata = _metadata(time, or_earlier=or_earlier)
+        if where is not None or limit is not None:
+            return self._scanned(time, columns, where, limit, metadata).read_all()
+        rows = repeated(self._contents(time, columns))
+        rows = rows if columns is None else rows.select(list(columns))
+        return rows if metadata is None else rows.replace_schema_metadata(metadata)
 
     def scan(
         self,
@@ -203,6 +221,8 @@ class Table:
         where: Where | None = None,
         as_of: Moment | None = None,
         limit: int | None = None,
+        *,
+        or_earlier: bool = False,
     ) -> pa.RecordBatchReader:
         """Stream the rows as of a time, or the latest, with bounded memory. At most `limit` rows.
 
@@ -212,30 +232,41 @@ class Table:
 
         Memory is at most about 268,435,456 bytes (256 MiB), for any number of rows of up to 1 MiB. Until the
         reader is read to its end, closed or collected, the table keeps its hold. It is for one thread.
+        `or_earlier` is as in `read`.
 
         Raises `BadInput` for an unknown column and for a condition that doesn't fit, and like `read`. Reading
         raises `BadInput` for negative counts, or if the table was closed.
         """
-        time = self._opened.complete(as_of)
-        with dated(f"table {self.name}"):
-            return scan(self._opened, time, columns, where, limit)
+        time = self._opened.time_for(as_of, or_earlier=or_earlier)
+        return self._scanned(time, columns, where, limit, _metadata(time, or_earlier=or_earlier))
 
-    def counts(self, as_of: Moment | None = None) -> pa.Table:
+    def counts(self, as_of: Moment | None = None, *, or_earlier: bool = False) -> pa.Table:
         """Like `read`, but each row once, with its count in `_diff`. A negative count is a writer's error."""
-        return self._contents(as_of, None)
+        time = self._opened.time_for(as_of, or_earlier=or_earlier)
+        rows = self._contents(time, None)
+        metadata = _metadata(time, or_earlier=or_earlier)
+        return rows if metadata is None else rows.replace_schema_metadata(metadata)
 
     def to_pandas(
         self,
         as_of: Moment | None = None,
         columns: Sequence[str] | None = None,
         where: Where | None = None,
+        limit: int | None = None,
+        *,
+        or_earlier: bool = False,
     ) -> "pd.DataFrame":
-        """Like `read`, as a pandas data frame sorted by the key. Needs the extra `pandas`."""
+        """Like `read`, as a pandas data frame sorted by the key. Needs the extra `pandas`.
+
+        With `or_earlier`, the time of the rows is in `frame.attrs["as_of"]`.
+        """
         with needs("pandas", f"to_pandas of table {self.name}"):
             import pandas as pd
-        rows = self.read(as_of, columns, where)
+        rows = self.read(as_of, columns, where, limit, or_earlier=or_earlier)
         by = [(name, "ascending") for name in self.key if name in rows.column_names]
         frame: pd.DataFrame = (rows.sort_by(by) if by else rows).to_pandas()
+        if rows.schema.metadata:
+            frame.attrs["as_of"] = int(rows.schema.metadata[_AS_OF])
         return frame
 
     def to_polars(
@@ -243,9 +274,12 @@ class Table:
         as_of: Moment | None = None,
         columns: Sequence[str] | None = None,
         where: Where | None = None,
+        limit: int | None = None,
+        *,
+        or_earlier: bool = False,
     ) -> "pl.DataFrame":
         """Like `read`, as a Polars data frame sorted by the key. `where` is as in `scan`."""
-        frame = to_polars(self.scan(columns, where, as_of).read_all())
+        frame = to_polars(self.scan(columns, where, as_of, limit, or_earlier=or_earlier).read_all())
         by = [name for name in self.key if name in frame.columns]
         return frame.sort(by) if by else frame
 
@@ -254,7 +288,9 @@ class Table:
         as_of: Moment | None = None,
         columns: Sequence[str] | None = None,
         where: Where | None = None,
+        limit: int | None = None,
         *,
+        or_earlier: bool = False,
         connection: "duckdb.DuckDBPyConnection | None" = None,
     ) -> "duckdb.DuckDBPyRelation":
         """The rows as of a time, or the latest, as a relation of DuckDB, which is lazy. Needs extra `sql`.
@@ -262,12 +298,14 @@ class Table:
         Each query of the relation scans the table with bounded memory, at the one time. It reads only the
         rows that the conditions of the query may choose, as `scan` does. The relation belongs to
         `connection`, or to DuckDB's default connection. The table keeps its hold until the relation, and all
-        that was made of it, is collected. `columns` and `where` are as in `scan`.
+        that was made of it, is collected. `columns`, `where` and `limit` are as in `scan`, and `or_earlier`
+        is as in `read`.
 
         Raises `BadInput` if DuckDB isn't installed, and like `scan`. DuckDB raises its own errors, with
         the text of ours.
         """
-        time = self._opened.complete(as_of)
+        check_limit(limit)
+        time = self._opened.time_for(as_of, or_earlier=or_earlier)
         duckdb = import_duckdb(f"to_duckdb of table {self.name}")
         from holdfast.tables.dataset import TableDataset
 
@@ -275,26 +313,36 @@ class Table:
             rows = TableDataset(self._opened, time, columns, where)
         if connection is None:
             connection = duckdb.default_connection()
-        return connection.from_arrow(rows)
+        relation = connection.from_arrow(rows)
+        return relation if limit is None else relation.limit(limit)
 
-    def count(self, where: Where | None = None, as_of: Moment | None = None) -> int:
-        """The number of rows, or of those that `where` chooses, with bounded memory. Raises like `scan`."""
-        time = self._opened.complete(as_of)
+    def count(
+        self, where: Where | None = None, as_of: Moment | None = None, *, or_earlier: bool = False
+    ) -> int:
+        """The number of rows, or of those that `where` chooses, with bounded memory.
+
+        `or_earlier` is as in `read`. Raises like `scan`.
+        """
+        time = self._opened.time_for(as_of, or_earlier=or_earlier)
         with dated(f"table {self.name}"):
             return count(self._opened, time, where)
 
-    def diff(self, start: Moment, end: Moment | None = None) -> pa.Table:
+    def diff(self, start: Moment, end: Moment | None = None, *, or_earlier: bool = False) -> pa.Table:
         """Return the difference between two times (`end`: the latest), as rows with `_diff`.
 
-        A positive `_diff` means that the row was added, a negative one that it was removed. Raises like
+        A positive `_diff` means that the row was added, a negative one that it was removed. With
+        `or_earlier`, each time that isn't complete stands for the latest complete one before it. Raises like
         `read`, and `BadInput` if `end` is before `start`.
         """
-        first = milliseconds(start)
-        last = None if end is None else milliseconds(end)
+        given = [milliseconds(start)] if end is None else [milliseconds(start), milliseconds(end)]
+        check_forward(given[0], given[-1])
         # The later time first: if that is complete, the other one needs no seal.
-        for each in sorted({first, first if last is None else last}, reverse=True):
-            self._opened.complete(each)
-        until = self.upper - 1 if last is None else last
+        times = {
+            each: self._opened.time_for(each, or_earlier=or_earlier) for each in sorted(given, reverse=True)
+        }
+        first, last = times[given[0]], times[given[-1]]
+        assert first is not None
+        until = self.upper - 1 if end is None or last is None else last
 
         def differing(reader: CollectionReader) -> pa.Table:
             schema, changes = net_changes(reader, self._opened.describe, first, until)
@@ -357,11 +405,8 @@ class Table:
         """
         self._opened.check_open()
         time = None if as_of is None else self._opened.past(as_of)
-        collection = self._opened.info.collection_id
-        reader = leased_reader(self._opened.controller, collection, f"{PURPOSE} tail")
         with dated(f"table {self.name}"):
-            holds = self.client.mode == "write"
-            return Tail.begin(reader, time, self._opened.describe, snapshot=snapshot, holds=holds)
+            return self._opened.tail(time, snapshot=snapshot)
 
     def history(self, limit: int = 1000) -> pa.Table:
         """Return who wrote what, and when: the last `limit` entries (up to 1,000,000), oldest first.
@@ -491,13 +536,28 @@ class Table:
     def _repr_html_(self) -> str:
         return page(self.name, self._opened.info.schema, self.scan)
 
-    def _contents(self, as_of: Moment | None, columns: Sequence[str] | None) -> pa.Table:
-        time = self._opened.complete(as_of)
+    def _contents(self, time: int | None, columns: Sequence[str] | None) -> pa.Table:
         with dated(f"table {self.name}"):
             return self._opened.contents(time, columns)
 
+    def _scanned(
+        self,
+        time: int | None,
+        columns: Sequence[str] | None,
+        where: Where | None,
+        limit: int | None,
+        metadata: Mapping[bytes, bytes] | None,
+    ) -> pa.RecordBatchReader:
+        with dated(f"table {self.name}"):
+            return scan(self._opened, time, columns, where, limit, metadata)
 
-def write(changes: Mapping[Table, object]) -> int:
+
+def _metadata(time: int | None, *, or_earlier: bool) -> Mapping[bytes, bytes] | None:
+    """The metadata that shows the time of rows: whoever asked for that time or an earlier one needs it."""
+    return {_AS_OF: str(time).encode()} if or_earlier and time is not None else None
+
+
+def write(changes: Mapping[Table, TableLike | Change]) -> int:
     """Change several tables of one location at one time, all of them or none. Returns that time.
 
     For each table give rows to append, or an `Upsert`, `Merge`, `Delete`, `Update`, `SetValues` or

@@ -65,6 +65,11 @@ class Tail:
             raise
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
     def progress(self) -> int:
         """The time below which all changes have been returned."""
         return self._listen.frontier

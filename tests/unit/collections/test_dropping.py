@@ -1,8 +1,12 @@
 """`drop_table` and `holdfast drop`: waits for readers for a limited time, or cuts them off."""
 
+import gc
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 from click.testing import CliRunner
 
@@ -12,6 +16,7 @@ from holdfast.collections import CollectionState, StorageController
 from holdfast.collections.dropping import WAIT_S
 from holdfast.errors import CollectionInUse, CollectionNotFound, NoLocation
 from holdfast.persist.clock import Clock
+from holdfast.tables import SqlResult
 from holdfast.tables.opened import LEASE_S
 from unit.collections.stores import Stores
 
@@ -82,6 +87,67 @@ def test_a_reader_that_lives_stops_a_drop_and_force_says_whom_it_cuts_off(
     ]
     with pytest.raises(CollectionNotFound):
         reader.upper()
+
+
+def test_a_process_that_reads_the_table_itself_is_told_at_once(stores: Stores, clock: Sleeper) -> None:
+    client = stores.open()
+    table = holdfast.table(client, "orders", columns={"id": "int64"})
+    table.append([{"id": 1}])
+    before = clock.now_s
+    with duckdb.connect() as connection:
+        relation = table.to_duckdb(connection=connection)
+        tail = table.tail()
+        table.close()
+        # A table that is closed holds nothing, but its tail does.
+        with pytest.raises(CollectionInUse, match=r"by this process \(a tail\); nothing was changed"):
+            holdfast.drop_table(client, "orders")
+        tail.close()
+        del relation
+    table = holdfast.table(client, "orders")
+    uses: list[Callable[[], Any]] = [
+        lambda: table.to_duckdb(),
+        lambda: table.scan(),
+        lambda: holdfast.sql(client, "SELECT * FROM orders"),
+    ]
+    for use in uses:
+        using = use()
+        with pytest.raises(
+            CollectionInUse, match=r"this process \(an unfinished scan, a relation"
+        ) as refused:
+            holdfast.drop_table(client, "orders")
+        assert "force=True" in refused.value.hint
+        assert StorageController(client).describe("orders").state is CollectionState.ACTIVE
+        assert table.count() == 1
+        if isinstance(using, SqlResult):
+            using.close()
+        del using
+        gc.collect()
+    # An open table that nobody reads doesn't stop the drop.
+    assert table.count() == 1
+    assert holdfast.drop_table(client, "orders") == ()
+    assert clock.now_s == before
+    with pytest.raises(CollectionNotFound):
+        table.count()
+
+
+def test_a_drop_says_whom_it_waits_for_and_the_next_one_finishes_it(
+    stores: Stores, clock: Sleeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = stores.open()
+    holdfast.table(client, "orders", columns={"id": "int64"}).append([{"id": 1}])
+    reader = StorageController(stores.open()).reader("orders", purpose="dashboard")
+    with pytest.raises(CollectionInUse, match="being dropped"):
+        holdfast.drop_table(client, "orders", wait_s=2.0)
+    (waits,) = [each.getMessage() for each in caplog.records if "waits" in each.getMessage()]
+    assert waits.startswith("the drop of table orders waits up to 2 s for 'dashboard' on ")
+    # Whoever wants the name is told, and does not wait for ever.
+    for columns in (None, {"id": "int64"}):
+        with pytest.raises(CollectionNotFound, match="table orders is being dropped"):
+            holdfast.table(client, "orders", columns=columns)
+    reader.close()
+    assert holdfast.drop_table(client, "orders") == ()
+    holdfast.table(client, "orders", columns={"id": "int64"}).close()
+    assert clock.now_s < 1000 + WAIT_S
 
 
 def test_a_durable_hold_stops_a_drop_at_once_and_nothing_changes(stores: Stores, clock: Sleeper) -> None:

@@ -295,13 +295,15 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "contents": lambda t: t.contents(None, None),
         "renew": lambda t: t.renew(),
         "complete": lambda t: t.complete(time),
+        "time_for": lambda t: t.time_for(time, or_earlier=False),
         "past": lambda t: t.past(time),
+        "tail": lambda t: t.tail(time, snapshot=False),
         "latest_time": lambda t: t.latest_time(None),
     }
     _all_raise([(table, calls), (table._opened, inner), (tail, {"next": lambda each: each.next(0)})])
     _covers(Table, calls, "name", "key", "client", "close")
-    _covers(OpenTable, inner, "name", "close", "position", "moved", "forget", "apply_retention")
-    _covers(Tail, {"next": len}, "progress", "close")
+    _covers(OpenTable, inner, "name", "close", "position", "moved", "forget", "apply_retention", "users")
+    _covers(Tail, {"next": len}, "progress", "close", "closed")
 
     def works() -> None:
         tail.close()

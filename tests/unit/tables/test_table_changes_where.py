@@ -53,7 +53,7 @@ def test_an_update_sets_values_and_expressions(orders: Table) -> None:
     orders.delete(where=FIELD("id") > 2)
     orders.update(where=FIELD("id") >= 1, set={"note": "x", "count": FIELD("count") * 10 + FIELD("id")})
     assert rows(orders) == [(0, "even", 0, 1), (1, "x", 11, 1), (2, "x", 22, 1)]
-    orders.update(set={"note": None})
+    orders.update(where=[], set={"note": None})
     assert {row[1] for row in rows(orders)} == {None}
     before = rows(orders)
     orders.update(where=[], set={"count": FIELD("count")})
@@ -137,6 +137,8 @@ def test_a_merge_of_some_columns_keeps_the_others(
     orders.delete(where=FIELD("id") > 2)
     orders.merge({"id": [2, 0, 7], "count": [20, 0, 70]}, missing="insert")
     orders.merge([{"id": 1, "note": "one"}, {"id": 8, "note": "none"}], missing="ignore")
+    # Existing rows keep their count, which can't be null.
+    orders.merge([{"id": 1, "note": "one"}])
     expected = [(0, "even", 0, 1), (1, "one", 1, 1), (2, "even", 20, 1), (7, None, 70, 1)]
     assert rows(orders) == expected
     upper = orders.upper
@@ -159,7 +161,10 @@ def test_a_merge_after_the_table_evolved(stores: Stores, orders: Table) -> None:
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda t: t.merge([{"id": 1, "note": "a"}]), "column 'count' is missing, and inserted rows need it"),
+        (
+            lambda t: t.merge([{"id": 1, "note": "a"}, {"id": 77, "note": "a"}]),
+            r"column 'count' is missing, and the row of key \(id=77\) is new and needs it",
+        ),
         (lambda t: t.merge([{"id": 1, "count": 1}] * 2), r"a merge has key \(id=1\) more than once"),
         (lambda t: t.merge([{"count": 1}]), "column 'id'"),
         (
@@ -177,22 +182,27 @@ def test_a_merge_after_the_table_evolved(stores: Stores, orders: Table) -> None:
             lambda t: t.update(where=FIELD("nope") == 1, set={"note": "a"}),
             "where: column 'nope' is not in the schema",
         ),
+        (lambda t: t.update(set={"note": "a"}), "either keys and a function, or where and set"),
+        (
+            lambda t: holdfast.write({t: SetValues(None, {"note": "a"})}),  # type: ignore[arg-type]
+            "where: None is not a condition",
+        ),
         (lambda t: t.update(), "either keys and a function, or where and set"),
         (lambda t: t.update([1]), "either keys and a function, or where and set"),
         (lambda t: t.update([1], set={"note": "a"}), "either keys and a function, or where and set"),
         (lambda t: t.update(None, lambda r: r, where=[]), "either keys and a function, or where and set"),
-        (lambda t: t.update(set={}), "set must be a dict"),
-        (lambda t: t.update(set=["note"]), "set must be a dict"),
-        (lambda t: t.update(set={"nope": 1}), "'nope' is not in the schema"),
-        (lambda t: t.update(set={"id": 1}), "key column 'id' can't be set"),
-        (lambda t: t.update(set={"count": "x"}), "column 'count'"),
-        (lambda t: t.update(set={"count": None}), "column 'count' can't be null"),
+        (lambda t: t.update(where=[], set={}), "set must be a dict"),
+        (lambda t: t.update(where=[], set=["note"]), "set must be a dict"),
+        (lambda t: t.update(where=[], set={"nope": 1}), "'nope' is not in the schema"),
+        (lambda t: t.update(where=[], set={"id": 1}), "key column 'id' can't be set"),
+        (lambda t: t.update(where=[], set={"count": "x"}), "column 'count'"),
+        (lambda t: t.update(where=[], set={"count": None}), "column 'count' can't be null"),
         (
-            lambda t: t.update(set={"count": FIELD("nope")}),
+            lambda t: t.update(where=[], set={"count": FIELD("nope")}),
             "set: column 'count': column 'nope' is not in the schema",
         ),
-        (lambda t: t.update(set={"count": FIELD("note")}), "column 'count'"),
-        (lambda t: t.update(set={"count": FIELD("count") + 2**40}), "column 'count'"),
+        (lambda t: t.update(where=[], set={"count": FIELD("note")}), "column 'count'"),
+        (lambda t: t.update(where=[], set={"count": FIELD("count") + 2**40}), "column 'count'"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_changes_nothing(

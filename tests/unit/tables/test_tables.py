@@ -1,5 +1,6 @@
 """`holdfast.table`: rows in and out, with and without a key, at any time, and several tables at one time."""
 
+import inspect
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -29,7 +32,8 @@ from holdfast.errors import (
     UnusablePath,
 )
 from holdfast.persist import PersistClient, Schema
-from holdfast.tables import Delete, Table, Update, Upsert
+from holdfast.tables import Delete, Revert, Table, Update, Upsert
+from holdfast.tables.moments import milliseconds
 from unit.collections.stores import Stores
 
 COLUMNS = {"id": "int64", "note": "string?"}
@@ -504,6 +508,106 @@ def test_moments_without_a_zone_are_told_how_to_get_one(orders: Table) -> None:
     assert table.count() == 0
 
 
+TIMES: dict[str, Callable[[Table, Any], object]] = {
+    "latest_time": lambda t, time: t.latest_time(time),
+    "revert": lambda t, time: t.revert(time),
+    "tail": lambda t, time: t.tail(time),
+    "export": lambda t, time: t.export("/proc/nowhere", time),
+    "diff": lambda t, time: t.diff(time),
+    "read": lambda t, time: t.read(time),
+    "scan": lambda t, time: t.scan(as_of=time),
+    "counts": lambda t, time: t.counts(time),
+    "count": lambda t, time: t.count(as_of=time),
+    "to_pandas": lambda t, time: t.to_pandas(time),
+    "to_polars": lambda t, time: t.to_polars(time),
+    "to_duckdb": lambda t, time: t.to_duckdb(time),
+}
+"""All methods that take a time."""
+
+
+def parameters(name: str) -> set[str]:
+    return set(inspect.signature(getattr(Table, name)).parameters)
+
+
+def test_a_time_without_a_zone_is_refused_wherever_one_is_taken(orders: Table) -> None:
+    taking = {name for name in dir(Table) if name[0] != "_" and callable(getattr(Table, name))}
+    assert set(TIMES) == {name for name in taking if parameters(name) & {"as_of", "at", "start"}}
+    orders.append([{"id": 1}])
+    upper = orders.upper
+    others: list[Callable[[Table, Any], object]] = [
+        lambda t, time: t.diff(0, time),
+        lambda t, time: holdfast.sql(t.client, "SELECT 1", as_of=time),
+        lambda t, time: holdfast.write({t: Revert(time)}),
+    ]
+    for use in (*TIMES.values(), *others):
+        for naive, instead in (
+            (datetime.now(), "datetime.now(timezone.utc)"),  # noqa: DTZ005
+            (pd.Timestamp.now(), "pd.Timestamp.now('UTC')"),
+        ):
+            with pytest.raises(BadInput, match=r"^the time 20.* has no zone") as refused:
+                use(orders, naive)
+            assert "\n" not in str(refused.value)
+            assert instead in refused.value.hint
+    assert orders.upper == upper
+    # What the hints say works, and texts and dates are in UTC.
+    for time in (datetime.now(UTC), datetime.now().astimezone(), pd.Timestamp.now("UTC")):
+        assert orders.latest_time(time) == upper - 1
+    assert milliseconds("1970-01-02T00:00") == milliseconds(date(1970, 1, 2)) == 86_400_000
+    with pytest.raises(BadInput, match="NaT"):
+        orders.read(pd.NaT)
+
+
+def test_all_reads_take_the_latest_time_before_one_that_is_not_complete(
+    orders: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An export doesn't: repeated with the same time, it must find what it wrote."""
+    siblings = {name for name in TIMES if name not in ("latest_time", "revert", "tail", "export")}
+    assert {name for name in TIMES if "or_earlier" in parameters(name)} == siblings
+    with_limit = {name for name in siblings if "columns" in parameters(name)}
+    assert {name for name in TIMES if "limit" in parameters(name)} == with_limit
+    first = orders.append([{"id": 1, "note": "a"}, {"id": 2}])
+    late = "2090-01-01"
+    for name in siblings:
+        with pytest.raises(AsOfNotYetAvailable) as refused:
+            getattr(orders, name)(**{"start" if name == "diff" else "as_of": late})
+        assert "or_earlier=True" in refused.value.hint
+    caplog.set_level("INFO", "holdfast")
+    assert orders.count(as_of=late, or_earlier=True) == 2
+    assert f"table orders is read as of {first} " in caplog.text
+    for given in (late, first):
+        for found in (
+            orders.read(given, or_earlier=True),
+            orders.read(given, limit=2, or_earlier=True),
+            orders.scan(as_of=given, or_earlier=True),
+            orders.counts(given, or_earlier=True),
+        ):
+            assert found.schema.metadata == {b"as_of": str(first).encode()}
+            assert pa.table(found).num_rows == 2
+        assert orders.to_pandas(given, or_earlier=True).attrs == {"as_of": first}
+        assert orders.to_polars(given, or_earlier=True).height == 2
+        assert orders.to_duckdb(given, or_earlier=True).fetchall() == [(1, "a"), (2, None)]
+    assert orders.read(first).schema.metadata is None
+    assert orders.to_pandas().attrs == {}
+    orders.delete([1])
+    assert orders.diff(first, late, or_earlier=True).to_pylist() == [{"id": 1, "note": "a", "_diff": -1}]
+    assert orders.diff(late, or_earlier=True).num_rows == 0
+
+
+def test_all_reads_of_rows_take_a_limit(orders: Table) -> None:
+    orders.append([{"id": number} for number in range(5)])
+    for limit in (0, 2, 9):
+        expected = min(limit, 5)
+        assert orders.read(limit=limit).num_rows == expected
+        assert orders.read(columns=["note"], limit=limit).shape == (expected, 1)
+        assert orders.scan(limit=limit).read_all().num_rows == expected
+        assert len(orders.to_pandas(limit=limit)) == orders.to_polars(limit=limit).height == expected
+        assert len(orders.to_duckdb(limit=limit).fetchall()) == expected
+    assert orders.read(where=[("id", ">", 2)], limit=1)["id"].to_pylist() in ([3], [4])
+    for use in (orders.read, orders.scan, orders.to_pandas, orders.to_polars, orders.to_duckdb):
+        with pytest.raises(BadInput, match="limit must be a number of rows"):
+            use(limit=-1)
+
+
 def test_a_time_that_is_not_complete_is_no_answer(orders: Table) -> None:
     orders.append([{"id": 1}])
     with pytest.raises(
@@ -601,13 +705,77 @@ def test_dates_from_pandas_are_midnights(client: PersistClient) -> None:
 def test_rows_in_a_form_that_is_not_known_get_a_hint(client: PersistClient) -> None:
     table = holdfast.table(client, "t", columns={"id": "int64"})
     for rows, hint in (
-        (pl.LazyFrame({"id": [1]}), "rows.collect()"),
+        (pl.LazyFrame({"id": [1]}), "collect()"),
         (({"id": n} for n in [1]), "list(rows)"),
+        (pd.Series([1], name="id"), "to_frame()"),
+        (pl.Series("id", [1]), "to_frame()"),
+        (np.array([1, 2]), "a dict of arrays"),
+        (pa.chunked_array([[1]]), "non-struct"),
+        (pa.array([1]), ""),
+        (None, ""),
     ):
         with pytest.raises(BadInput, match="table t: rows must be") as error:
             table.append(rows)
         assert hint in str(error.value.hint)
     assert table.upper == 0
+
+
+def test_rows_of_other_libraries(client: PersistClient) -> None:
+    table = holdfast.table(client, "t", columns={"id": "int64", "n": "int64?"}, key="id")
+    with duckdb.connect() as connection:
+        for number, rows in enumerate(
+            (
+                connection.sql("SELECT 0::bigint AS id, 2 AS n"),
+                np.array([(1, 2)], dtype=[("id", "i8"), ("n", "i4")]),
+                pa.table({"id": [2], "n": [2]}).to_reader(),
+                pa.chunked_array([[{"id": 3, "n": 2}]]),
+            )
+        ):
+            table.append(rows)
+            assert table.read(where=[("id", "=", number)]).to_pylist() == [{"id": number, "n": 2}]
+    for keys in (
+        pd.Series([0]),
+        pl.Series([1]),
+        np.array([2]),
+        pa.chunked_array([[3]]),
+        pd.Index([4]),
+        pa.array([5]),
+        {6},
+        (each for each in [7]),
+    ):
+        table.upsert([{"id": number} for number in range(8)])
+        table.delete(keys)
+        assert table.count() == 7
+    with pytest.raises(BadInput, match="table t: keys must be"):
+        table.delete(pl.LazyFrame({"id": [1]}))
+    with pytest.raises(BadInput, match="column 'id': only handle 1-dimensional arrays"):
+        table.append({"id": np.array([[1]])})
+
+
+def test_the_named_levels_of_an_index_are_columns(client: PersistClient) -> None:
+    table = holdfast.table(client, "t", columns={"id": "int64", "n": "int64?"}, key="id")
+    frame = pd.DataFrame({"id": [1, 2], "n": [3, 4]})
+    table.append(frame.set_index("id"))
+    table.upsert(frame.set_index(["id", "n"]))
+    # What a filter leaves has an index without a name.
+    table.upsert(frame[frame.n > 3])
+    assert rows(table) == [(1, 3), (2, 4)]
+    table.delete(frame[:1].set_index("id"))
+    assert rows(table) == [(2, 4)]
+    with pytest.raises(BadInput, match="column 'id' is also the name of a level of the frame's index"):
+        table.append(frame.set_index("id", drop=False))
+    with pytest.raises(BadInput, match="column 'other' is not in the schema"):
+        table.append(frame.rename_axis("other"))
+
+
+@pytest.mark.parametrize("made", [pl.DataFrame, pd.DataFrame, pa.table])
+def test_a_table_of_rows_in_memory(client: PersistClient, made: Callable[[Any], Any]) -> None:
+    given = made({"id": [1], "note": ["a"]})
+    with pytest.raises(BadInput, match="create_table makes a table of a file, not of") as refused:
+        holdfast.create_table(client, "m", given)  # type: ignore[arg-type]
+    # The hint works.
+    assert "columns=pa.table(rows).schema" in refused.value.hint
+    assert holdfast.table(client, "m", columns=pa.table(given).schema).append(given) > 0
 
 
 def test_a_refused_type_is_told_in_the_words_of_the_user(orders: Table) -> None:
