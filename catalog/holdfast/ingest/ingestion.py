@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -32,7 +33,16 @@ from holdfast.collections.pipeline import (
     UNLISTED,
 )
 from holdfast.collections.record.spec import PipelineShards
-from holdfast.errors import HandedOver, Indeterminate, SourceStalled, UpperMismatch
+from holdfast.collections.rendition_copy import at_time
+from holdfast.collections.uploads import upload_rows
+from holdfast.errors import (
+    AsOfTooEarly,
+    HandedOver,
+    Indeterminate,
+    ShardFinalized,
+    SourceStalled,
+    UpperMismatch,
+)
 from holdfast.ingest.envelope import UpsertState, later_than
 from holdfast.ingest.following import (
     Followed,
@@ -50,6 +60,7 @@ from holdfast.ingest.following import (
 from holdfast.ingest.forgetting import FilesChange, Unlisted, collapsed
 from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.made_from import check_fed, may_follow
+from holdfast.ingest.output_rows import OutputRows
 from holdfast.ingest.plan import plan
 from holdfast.ingest.reading import (
     LocalRunner,
@@ -70,8 +81,12 @@ from holdfast.ingest.standing import MESSAGE_KEY, SETTLES, last_end, latest_good
 from holdfast.ingest.waits import Waits
 from holdfast.ingest.whole import Transactions, WholeTransactions
 from holdfast.persist import Schema, Upload
+from holdfast.persist.rows.consolidate import negated
 from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.text import one_line
+
+if TYPE_CHECKING:
+    import polars as pl
 
 PURPOSE: Final = "ingestion"
 _FIRST: Final = (-2, "", 0)
@@ -231,7 +246,9 @@ class Ingestion:
         )
         self._upper = 0
         self._known = False
-        self._state = UpsertState(self.schema) if self._spec.envelope.is_keyed else None
+        keyed = self._spec.envelope.is_keyed
+        # Besides what a step reads, the copy of the output may have as much.
+        self._state = UpsertState(self.schema, self._spec.max_bytes) if keyed else None
         self._bound: dict[str, Binding] = {}
         self._ends: dict[str, Binding] = {}
         """Of partitions that have more than is bound, as they are stored."""
@@ -281,6 +298,9 @@ class Ingestion:
         if not self._is_open:
             self._open()
         self._look()
+        while self._is_evolved():
+            self._open()
+            self._look()
         pipeline = self.rendition.pipeline
         assert pipeline is not None
         rows: Sequence[dict[str, Any]] = ()
@@ -295,10 +315,7 @@ class Ingestion:
         self._unlisted.load(rows, self._bound)
         self._pass()
         if self._state is not None:
-            contents = (
-                self._contents(self.rendition.shards) if self._upper else self.schema.arrow.empty_table()
-            )
-            self._state.load(contents)
+            self._state.load(self._output.all())
         if self._reads_again:
             self._given_up = given_up(
                 self._client,
@@ -321,6 +338,17 @@ class Ingestion:
         """Find the upper, and what the rendition is now."""
         self._upper = self._writer.upper()
         self.info, self._looked_s = self._writer.info, self._client.clock.monotonic()
+
+    def _is_evolved(self) -> bool:
+        """Whether rows below the upper may have columns that this instance doesn't know, and can't remove."""
+        # The record, read after the upper, has the schema of all that is below it.
+        id_ = self.info.collection_id
+        return self._state is not None and self._controller.describe(id_).schema != self.schema
+
+    @property
+    def _output(self) -> OutputRows:
+        """What the output contains before the next step."""
+        return OutputRows(self._client, self.rendition, self.schema, self._upper)
 
     def _kept_schemas(self) -> dict[str, str]:
         """The texts of schemas that the renditions of the collection have stored by now."""
@@ -684,15 +712,10 @@ class Ingestion:
         change: FilesChange | None = None,
     ) -> IngestStep:
         """Commit a step. `ends` are those of the partitions that have more, `change` what is forgotten."""
-        after, ends = None, ends or {}
+        ends = ends or {}
         change = change or FilesChange(forgotten=self._unlisted.forgotten)
         work.bound = self._summed(work.bound)
         work.forget_cleared()
-        if self._state is not None and work.records:
-            records = pa.concat_tables(work.records).drop_columns([MESSAGE_KEY, SETTLES])
-            updates, after = self._state.changes(records, clears=work.clears)
-        else:
-            updates = pa.concat_tables(work.records) if work.records else None
         schemas = {each: text for each, text in work.schemas.items() if each not in self._texts.stored}
         texts = [self._remap_row(each, Binding(0, text), SCHEMAS) for each, text in schemas.items()]
         ended, bad = self._judged(work)
@@ -713,6 +736,13 @@ class Ingestion:
             _signed(REMAP_SCHEMA, [self._remap_row(each, self._bound[each]) for each in change.forgets], ()),
         )
         kept = (_at(at, remap), _at(at, errors))
+        try:
+            updates, after = self._changes(work, at)
+        except (AsOfTooEarly, ShardFinalized):
+            # If others have committed, the time before the upper may be gone, or the rendition.
+            if not self._is_overtaken():
+                raise
+            return IngestStep(StepOutcome.LOST, self._upper)
         if not self._is_appended(_at(at, updates), self._upper, at + 1, kept, work.uploads):
             return IngestStep(StepOutcome.LOST, self._upper)
         before, self._upper, self._moved_s = self._upper, at + 1, time.monotonic()
@@ -725,7 +755,7 @@ class Ingestion:
         self._texts.stored |= schemas
         gone = [id(each) for each in ended]
         self._standing = [*(each for each in self._standing if id(each) not in gone), *bad]
-        if self._state is not None and after is not None:
+        if self._state is not None and work.records:
             self._state.rows = after
         if work.bound:
             self._acknowledge()
@@ -735,6 +765,24 @@ class Ingestion:
         done = (work.messages, changed, len(bad), work.bytes)
         behind = sum(end.position - self._bound[name].position for name, end in ends.items())
         return IngestStep(StepOutcome.COMMITTED, self._upper, *done, fills, behind=behind)
+
+    def _changes(self, work: _Work, at: int) -> "tuple[pa.Table | None, pl.DataFrame | None]":
+        """The updates of the output that are not uploaded, and the copy of it after the step, if any."""
+        if not work.records:
+            return None, None
+        if self._state is None:
+            return pa.concat_tables(work.records), None
+        records = pa.concat_tables(work.records).drop_columns([MESSAGE_KEY, SETTLES])
+        updates, after = self._state.changes(records, self._output.of, clears=work.clears)
+        if not work.clears or self._state.rows is not None:
+            return updates, after
+        # All rows of the output end. They may be more than fit into memory.
+        changes = at_time(chain(map(negated, self._output.all()), updates.to_batches()), at)
+        tickets = self._writer.upload_tickets()
+        work.uploads.append(
+            upload_rows(self._client, changes, self.rendition, tickets, meanwhile=self._writer.keep_alive)
+        )
+        return None, after
 
     def _forgotten(self, change: FilesChange | None = None) -> dict[str, Binding]:
         """The row of what is forgotten now, or after a change."""

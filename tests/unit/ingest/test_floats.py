@@ -67,16 +67,23 @@ def test_a_state_that_was_read_again_makes_the_same_changes() -> None:
             rows = rows.append_column(name, pa.array(values))
         return rows.append_column(DELETES, pa.array([False]))
 
-    kept, read = UpsertState(SCHEMA), UpsertState(SCHEMA)
-    updates, kept.rows = kept.changes(records(-0.0, -0.0, 0))
+    def look_up(_: pa.Table) -> pa.Table:
+        return pa.Table.from_batches([stored])
+
+    kept, read, large = UpsertState(SCHEMA, 1 << 20), UpsertState(SCHEMA, 1 << 20), UpsertState(SCHEMA, 1)
+    updates, kept.rows = kept.changes(records(-0.0, -0.0, 0), look_up)
     stored = prepare_updates(SCHEMA, updates, default_time=0)
-    read.load(pa.Table.from_batches([stored]))
+    read.load([stored])
+    large.load([stored])
+    assert (read.rows is None, large.rows is None) == (False, True)
+    states = (kept, read, large)
     for id_, x in ((0.0, 0.0), (-0.0, -0.0)):
-        assert [state.changes(records(id_, x, 1))[0].num_rows for state in (kept, read)] == [0, 0]
-    changed = [state.changes(records(0.0, 5, 1))[0] for state in (kept, read)]
+        assert [each.changes(records(id_, x, 1), look_up)[0].num_rows for each in states] == [0, 0, 0]
+    changed = [each.changes(records(0.0, 5, 1), look_up)[0] for each in states]
     prepared = [prepare_updates(SCHEMA, each, default_time=1) for each in changed]
-    assert prepared[0].equals(prepared[1])
     assert prepared[0].num_rows == 2
+    assert prepared[1].equals(prepared[0])
+    assert prepared[2].equals(prepared[0])
 
 
 def test_a_follower_has_the_same_messages(tmp_path: Path) -> None:
