@@ -57,7 +57,7 @@ class UpsertState:
         parts, size = [to_polars(self.schema.arrow.empty_table())], 0
         for batch in contents:
             parts.append(to_polars(batch.select(names)))
-            size += parts[-1].estimated_size()
+            size += int(parts[-1].estimated_size())
             if size > self._most_bytes:
                 self.rows = None
                 return

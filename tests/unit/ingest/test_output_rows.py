@@ -90,7 +90,7 @@ def sent(topic: Topic, kind: str, chance: random.Random) -> None:
     """Send a message of some kind."""
     name = chance.choice(["a", "b", "c" * 40, None])
     if kind == "truncated":
-        id_, op = chance.randint(0, 15), chance.choice("cccuudt" if chance.random() < 0.2 else "cccuud")
+        id_, op = chance.randint(0, 15), chance.choice("ccccuuuuddt")
         after = row(id_, name) if op in "cu" else None
         event = {"op": op, "before": row(id_) if op == "d" else None, "after": after, "source": {"lsn": 7}}
         topic.send(chance.choice("01"), event, key=None if op == "t" else {"id": id_})
@@ -109,7 +109,7 @@ def sent(topic: Topic, kind: str, chance: random.Random) -> None:
 
 
 def fed(kind: str, seed: int) -> list[World]:
-    """Feed the same messages in the same steps with a copy, without one, and with one that grows too large."""
+    """Feed the same messages in equal steps: with a copy, without one, and with one that grows too large."""
     worlds = [World(kind, most, seed) for most in (ALWAYS, NEVER, SOON)]
     for number in range(10):
         states = []
@@ -127,24 +127,25 @@ def fed(kind: str, seed: int) -> list[World]:
     return worlds
 
 
-def _check_same(kind: str, seed: int) -> None:
+def check_same(kind: str, seed: int) -> World:
+    """Check that all ways have one outcome. Returns the world that began with a copy and went on without."""
     copied, looked_up, both = worlds = fed(kind, seed)
     assert all(each.errors() == copied.errors() for each in worlds)
     assert copied.copied == {True}
     assert False in looked_up.copied
-    assert both.copied == {True, False}
+    return both
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lookup_makes_the_changes_that_a_copy_makes(kind: str) -> None:
-    _check_same(kind, 1)
+    assert check_same(kind, 1).copied == {True, False}
 
 
-@pytest.mark.parametrize("seed", range(2, 14))
+@pytest.mark.parametrize("seed", range(2, 7))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.long
 def test_of_many_seeds_each_makes_the_same_changes(kind: str, seed: int) -> None:
-    _check_same(kind, seed)
+    check_same(kind, seed)
 
 
 def test_a_copy_has_at_most_as_many_bytes_as_a_step() -> None:
