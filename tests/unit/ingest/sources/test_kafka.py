@@ -96,6 +96,37 @@ def test_keys_timestamps_and_positions_fill_columns(kafka: Broker) -> None:
     )
 
 
+class Counting:
+    """A consumer that counts how often it had nothing."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self.empty = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def consume(self, most: int, timeout_s: float) -> list[Message]:
+        got: list[Message] = self._consumer.consume(most, timeout_s)
+        self.empty += not got
+        return got
+
+
+def test_a_new_process_reads_at_once(kafka: Broker) -> None:
+    """A consumer that does not look the topic up first waits for up to a second, which is 20 polls."""
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    empty = 0
+    for _ in range(4):
+        source = topic.source()
+        counting = source._client.consumer = Counting(source._client.consumer)  # type: ignore[assignment]
+        (wanted,) = (each for each in source.probe({}) if each.waits)
+        assert [each.reached for each in source.read(wanted)] == [1]
+        source.close()
+        empty += counting.empty
+    assert empty < 12
+
+
 def test_raw_values(kafka: Broker) -> None:
     topic = KafkaTopic(kafka)
     topic.send(b"\xff\x00", b"")
