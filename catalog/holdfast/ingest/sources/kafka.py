@@ -56,6 +56,8 @@ _MISSING_S: Final = 2.0
 """For so long a topic that the broker doesn't know may only be new."""
 _DELETED_S: Final = 10.0
 """For so long a topic that was there may only be unknown to a broker that has just started."""
+_LEADERS_S: Final = 1.0
+"""So long librdkafka may take by itself until it looks for the leaders of partitions."""
 _PIECE_BYTES: Final = 8 << 20
 _PIECE_ROWS: Final = 20_000
 _FIRST_ROWS: Final = 100
@@ -307,10 +309,10 @@ class Kafka:
 
     def _assign(self, positions: Mapping[int, int]) -> None:
         """Read from these positions on."""
-        # Without this, or if it fails, librdkafka looks for the leaders of the partitions only once in a second.
+        # Otherwise a timer of librdkafka finds the leaders of the partitions. If this fails, it still does.
         if positions:
             with suppress(KafkaException):
-                self._client.consumer.list_topics(self._spec.topic, timeout=PAUSE_S)
+                self._client.consumer.list_topics(self._spec.topic, timeout=_LEADERS_S)
         self._client.consumer.assign(
             [TopicPartition(self._spec.topic, each, position) for each, position in positions.items()]
         )
@@ -464,19 +466,11 @@ def _there(binding: Binding | None, low: int) -> LastMessage | None:
 
 def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
     count = len(messages)
-    first, last = messages[0].offset(), messages[-1].offset()
-    # Offsets ascend, so as many as fit between the first and the last one are all of them.
-    is_dense = last - first == count - 1
-    offsets = (
-        np.arange(first, last + 1)
-        if is_dense
-        else np.fromiter(map(Message.offset, messages), np.int64, count)
-    )
     # No list of tuples: that would start the garbage collector again and again.
     pairs = chain.from_iterable(map(Message.timestamp, messages))
     kinds, times = np.fromiter(pairs, np.int64, 2 * count).reshape(count, 2).T
     columns = [
-        pa.array(offsets),
+        pa.array(np.fromiter(map(Message.offset, messages), np.int64, count)),
         pa.array(times, mask=kinds == TIMESTAMP_NOT_AVAILABLE),
         pa.array(list(map(Message.key, messages)), pa.binary()),
         pa.array(list(map(Message.value, messages)), pa.binary()),
