@@ -158,12 +158,13 @@ def connect(
     connected: Callable[[Connection], None] | None = None,
     waits: "StandbyWaits | None" = None,
     check_pooler: bool = False,
+    kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
-    """Open a connection outside any pool, with a store's own `settings`. See `_configure`.
+    """Open a connection of a `kind` outside any pool, with a store's own `settings`. See `_configure`.
 
     Raises `psycopg.Error`. With `check_pooler`, raises `StoreUnreachable` if a pooler shares sessions.
     """
-    connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=0)
+    connection = kind.connect(address.conninfo, autocommit=True, prepare_threshold=0)
     try:
         if check_pooler:
             # Check this first: in a shared session, the settings would fail with an unclear message.

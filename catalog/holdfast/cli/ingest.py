@@ -56,6 +56,7 @@ def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, 
     Rows and their position in the source are committed together. So you can kill the command and repeat it,
     or run several of them: each message counts once. Records that can't be decoded don't stop the others:
     see 'holdfast collection errors'. Ctrl-C or SIGTERM ends after the present step.
+    While it reads from Postgres it ends at once, and what it read is read again next time.
 
     In Postgres the command makes a replication slot, which keeps WAL until it is dropped. 'holdfast
     collection describe' shows its name.

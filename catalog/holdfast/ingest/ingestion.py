@@ -14,6 +14,7 @@ all at one time. So the commit is the reclocking:
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain
@@ -78,7 +79,7 @@ from holdfast.ingest.sources.collection import is_collection
 from holdfast.ingest.sources.files import MOST_LISTED, Files
 from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
 from holdfast.ingest.standing import MESSAGE_KEY, SETTLES, last_end, latest_good
-from holdfast.ingest.waits import Waits
+from holdfast.ingest.waits import Stopped, Waits
 from holdfast.ingest.whole import Transactions, WholeTransactions
 from holdfast.persist import Schema, Upload
 from holdfast.persist.rows.consolidate import negated
@@ -885,10 +886,18 @@ class Ingestion:
     ) -> None:
         """Take steps until `stopped(seconds)` says so after it waited. With `once`, until the current end.
 
-        By default it sleeps and goes on. `on_step` is called after each step. `run` also returns if the
-        rendition is complete because another one took over. Raises like `step`.
+        By default it sleeps and goes on. `on_step` is called after each step. A source that waits for its
+        server in the middle of a step calls `stopped` too, and the step then ends without a commit. `run`
+        also returns if the rendition is complete because another one took over. Raises like `step`.
         """
         stopped = stopped or threading.Event().wait
+        self._waits.stopped = stopped
+        with suppress(Stopped):
+            self._run(stopped, on_step, once=once)
+
+    def _run(
+        self, stopped: Callable[[float], bool], on_step: Callable[[IngestStep], None], *, once: bool
+    ) -> None:
         self.load()
         ends = None
         # Not all files are listed if they are lexical. Then it goes on until nothing is new.

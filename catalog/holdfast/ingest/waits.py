@@ -1,5 +1,9 @@
-"""Shows what a pipeline waits for: once when it begins to wait, and once when it goes on."""
+"""Shows what a pipeline waits for: once when it begins to wait, and once when it goes on.
 
+A source that waits or reads for long also asks here whether the pipeline is to end.
+"""
+
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -8,15 +12,28 @@ _SHOWN_AFTER_S: Final = 2.0
 """Most waits for a server are over before anybody needs to know."""
 
 
+class Stopped(Exception):
+    """The pipeline is to end in the middle of a step. What the step has read is not committed."""
+
+
 class Waits:
-    """What one pipeline waits for. `say` gets each line. By default nobody does."""
+    """What one pipeline waits for. `say` gets each line. By default nobody does.
+
+    `stopped(seconds)` waits for at most so many seconds. It returns True if the pipeline is to end.
+    """
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
+        self.stopped: Callable[[float], bool] = threading.Event().wait
         self._say = say
         self._shown = ""
         self._since_s = 0.0
         self._server = ""
         self._noted: set[str] = set()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for at most so many seconds. Raises `Stopped` if the pipeline is to end."""
+        if self.stopped(seconds):
+            raise Stopped
 
     def show(self, what: str) -> None:
         """Show what it waits for. Empty: it goes on."""

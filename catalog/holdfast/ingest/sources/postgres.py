@@ -25,6 +25,8 @@ a position has exactly the transactions whose commit ends there or before.
   crash, the transactions between the two are read again, and the last of them must be this one. Otherwise the
   server has another log than before: an older copy of its data directory, whose log has grown again. The slot
   moves only after that.
+- A server that sends nothing for too long is gone. If the pipeline is to end, reading ends at once
+  (`Stopped`), and what was read is not bound.
 - If the slot is gone, lost or confirmed beyond the binding, or a fact is another one, the source is stalled.
   With `new_epoch` a new attempt begins. Its contents replace those of the collection at one time.
 """
@@ -72,8 +74,9 @@ from holdfast.ingest.sources.postgres_table import (
     Unfit,
     checked,
 )
+from holdfast.ingest.sources.postgres_waiting import LONG_ANSWER_S
 from holdfast.ingest.spec import PostgresSpec
-from holdfast.ingest.waits import Waits
+from holdfast.ingest.waits import Stopped, Waits
 from holdfast.pg_session import Connection, told
 
 _OLDEST_VERSION: Final = 150_000
@@ -82,8 +85,11 @@ _MOST_BYTES: Final = (1 << 31) - 1
 _STREAM_AGAIN_S: Final = 60.0
 """So long a reader does without a stream if it could not have one."""
 _OTHER: Final = "another instance"
+_LEFT: Final = "a process of the server"
 _FLUSH_S: Final = 2.0
 """Seconds that a probe waits until the end of the log is flushed."""
+_CHECK_EVERY: Final = 1000
+"""Messages of a peek between two looks whether the pipeline is to end."""
 _NO_TRANSACTION: Final = LastMessage(0, 0)
 """The last transaction of a binding that has only the initial contents."""
 
@@ -169,8 +175,8 @@ class _OtherLog(Exception):
 class _Log:
     """The events of a table in a part of the log.
 
-    The slot may have transactions before the part. They are left out, but the last of them must be the one
-    that is bound. A stream that `continues` has none.
+    The slot may have transactions before the part. They are dropped, but the last of them must be the one
+    that is bound. A stream that `continues` has none. `count` is the number of messages of the part.
     """
 
     def __init__(self, wanted: Range, table: int, confirmed: int, *, continues: bool) -> None:
@@ -180,6 +186,7 @@ class _Log:
         self._confirmed = confirmed
         self.transaction = TransactionBegin(0)
         self.last = wanted.after
+        self.relation: Relation | None = None
         self.count = 0
         self.is_over = False
 
@@ -193,7 +200,6 @@ class _Log:
         tables, skips, before = frozenset({self._table}), not self._continues, None
         is_noted = False
         for message in messages:
-            self.count += 1
             event = decode(message, tables)
             if isinstance(event, TransactionBegin):
                 if skips and event.at >= self._wanted.begin:
@@ -204,6 +210,7 @@ class _Log:
                     self.is_over = True
                     return
                 self.transaction, is_noted = event, False
+            self.count += not skips
             changes = _changed_table(event, self._table)
             if changes and skips:
                 before = self.transaction
@@ -211,6 +218,7 @@ class _Log:
                 self.last, is_noted = _last(self.transaction), True
             if isinstance(event, Relation):
                 if event.table == self._table:
+                    self.relation = event
                     yield event, len(message)
             elif not skips and (changes or isinstance(event, TransactionBegin | TransactionEnd)):
                 assert event is not None
@@ -226,29 +234,6 @@ class _Log:
             return
         if bound.position >= self._confirmed if before is None else _last(before) != bound:
             raise _OtherLog(before)
-
-
-class _Peek:
-    """Reads the changes of a slot without a stream. The next one begins anew."""
-
-    def __init__(self, client: PostgresClient, looked: int, slot: str, publication: str) -> None:
-        self._client = client
-        self._looked = looked
-        self._asked = {"slot": slot, "publication": quoted([publication])}
-        self.relation: Relation | None = None
-        self.is_settled = False
-
-    def messages(self, end: int, most: int | None) -> Generator[bytes]:
-        """The messages of the transactions before a position, and perhaps the first one after it."""
-        asked = {**self._asked, "upto": _lsn(end), "most": most}
-        with self._client.stream(_PEEK, asked) as rows:
-            if self._client.opened != self._looked:
-                raise SourceChanged(f"the connection to {self._client.where} was lost")
-            for (message,) in rows:
-                yield message
-
-    def settle(self, begin: int, end: int) -> None:
-        """It has nothing to remember."""
 
 
 @dataclass
@@ -372,7 +357,7 @@ class Postgres:
 
     def _table(self, failure: type[HoldfastError]) -> FittingTable:
         try:
-            return self._client.retried(self._facts)
+            return self._client.retried(self._facts, long=True)
         except Unfit as error:
             raise failure(f"{self._where} {error.reason}", hint=error.hint) from None
         except psycopg.Error as error:
@@ -435,7 +420,7 @@ class Postgres:
         while not reaches(latest.flushed, end):
             if time.monotonic() > deadline:
                 return server
-            time.sleep(0.01)
+            self._waits.pause(0.01)
             latest = self._look()
             if (latest.system, latest.timeline) != (server.system, server.timeline):
                 return server
@@ -486,12 +471,13 @@ class Postgres:
                 replication = stack.enter_context(closing(self._client.replication()))
                 position, exported = self._made_slot(replication)
                 connection = stack.enter_context(closing(self._client.new()))
+                connection.most_s = LONG_ANSWER_S
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(exported))
                 lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE")
                 connection.execute(lock.format(self._identifier))
                 table = self._facts(connection)
-                if self._client.retried(self._facts) != table:
+                if self._client.retried(self._facts, long=True) != table:
                     # A table that was truncated or written anew is empty for older snapshots.
                     raise SourceChanged(f"{self._where} changed while its snapshot was made")
             except psycopg.Error as error:
@@ -642,6 +628,7 @@ class Postgres:
                 for row in copy:
                     rows += row
                     if len(rows) >= PIECE_BYTES:
+                        self._waits.pause(0)
                         messages.add_csv(bytes(rows))
                         size += messages.size_bytes
                         if size > self._max_contents_bytes:
@@ -669,22 +656,19 @@ class Postgres:
         # The bytes of the transaction: those of the pieces before, and of the messages after `begun`.
         begun, before = 0, 0
         try:
-            found = self._reader(identity.slot, wanted.begin)
-            continues = found.is_settled
-            if continues and found.relation is not None:
+            stream = self._stream_at(identity.slot, wanted.begin)
+            continues = stream is not None and stream.is_settled
+            if stream is not None and stream.relation is not None:
                 # A stream has it only once.
-                changes.relate(found.relation)
-            # Without a limit, nothing that was read before counts.
-            most = self._max_rows if continues or self._confirmed >= wanted.begin else None
+                changes.relate(stream.relation)
             log = _Log(wanted, int(identity.facts["table"]), self._confirmed, continues=continues)
-            with closing(found.messages(wanted.end, most)) as sent:
+            with closing(self._messages(identity.slot, wanted)) as sent:
                 for event, size_bytes in log.events(sent):
                     if isinstance(event, TransactionBegin):
                         begun, before = messages.size_bytes, 0
                         messages.position = max(messages.position, event.at)
                     elif isinstance(event, Relation):
                         changes.relate(event)
-                        found.relation = event
                     elif isinstance(event, RowChange):
                         changes.add(event, size_bytes, messages)
                         size = before + messages.size_bytes - begun
@@ -697,14 +681,15 @@ class Postgres:
                         messages, begun, before = messages.next(clears=True), 0, 0
                     else:
                         reached = event.end
-                        if messages.is_full:
+                        # A step may only end after a piece that ends a transaction.
+                        if messages.is_full or before:
                             self._agreed = reached
-                            found.settle(reached, reached)
+                            self._settle(reached, reached, log)
                             yield replace(messages.piece(reached), last=log.last)
                             messages = messages.next()
-            is_all = log.is_over or most is None or log.count < most
+            is_all = log.is_over or log.count < self._max_rows
             reached = wanted.end if is_all else reached
-            found.settle(wanted.begin if log.is_empty else reached, reached)
+            self._settle(wanted.begin if log.is_empty else reached, reached, log)
         except psycopg.Error as error:
             raise self._failed(f"read the changes of {self._where}", error) from None
         except _OtherLog as error:
@@ -737,8 +722,8 @@ class Postgres:
         if not is_ours or self._stream_opened != self._client.opened or server.waits_for_receivers:
             self._end_stream()
 
-    def _reader(self, slot: str, begin: int) -> "ChangeStream | _Peek":
-        """What reads the changes from there on. It is settled if it continues there.
+    def _stream_at(self, slot: str, begin: int) -> ChangeStream | None:
+        """The stream, if there is one. It is settled if it continues from there.
 
         Raises `psycopg.Error`, and `SourceChanged` if another instance has the slot.
         """
@@ -746,7 +731,38 @@ class Postgres:
             self._end_stream()
         if self._streams and self._stream is None and time.monotonic() >= self._no_stream_until:
             self._open_stream(slot)
-        return self._stream or _Peek(self._client, self._looked, slot, self._spec.publication)
+        return self._stream
+
+    def _settle(self, begin: int, end: int, log: _Log) -> None:
+        """Remember how far a stream was read."""
+        if self._stream is not None:
+            self._stream.settle(begin, end, log.relation)
+
+    def _messages(self, slot: str, wanted: Range) -> Generator[bytes]:
+        """The messages of a part of the log, after those that the slot has before it. About `max_rows`.
+
+        Without a stream, the first transaction after it may follow.
+        """
+        begin, end, most = wanted.begin, wanted.end, self._max_rows
+        if self._stream is not None:
+            return self._stream.messages(begin, end, most)
+        if self._confirmed < begin < end:
+            # The server counts them too.
+            with closing(self._peek(slot, begin)) as before:
+                most += sum(1 for _ in before)
+        return self._peek(slot, end, most if begin < end else None)
+
+    def _peek(self, slot: str, end: int, most: int | None = None) -> Generator[bytes]:
+        """The messages of the transactions before a position, and perhaps the first one after it."""
+        publication = quoted([self._spec.publication])
+        asked = {"slot": slot, "publication": publication, "upto": _lsn(end), "most": most}
+        with self._client.stream(_PEEK, asked) as rows:
+            if self._client.opened != self._looked:
+                raise SourceChanged(f"the connection to {self._client.where} was lost")
+            for number, (message,) in enumerate(rows):
+                if number % _CHECK_EVERY == 0:
+                    self._waits.pause(0)
+                yield message
 
     def _open_stream(self, slot: str) -> None:
         """Open the stream. If the server has none for us, peek for a while, and say so."""
@@ -813,14 +829,17 @@ class Postgres:
     def _in_use(self) -> SourceChanged:
         """The error while another instance has the slot. Shows that this one waits."""
         self._waiting_s = self._waiting_s or time.monotonic()
-        what = f"uses the slot of {self._where}"
-        self._waits.away(_OTHER, f"it {what}", self._waiting_s)
-        return SourceChanged(f"another instance {what}")
+        is_left = self._left is not None and self._used_by == self._left
+        who, does = (_LEFT, "still sends a lost stream, and uses") if is_left else (_OTHER, "uses")
+        what = f"{does} the slot of {self._where}"
+        self._waits.away(who, f"it {what}", self._waiting_s)
+        return SourceChanged(f"{who} {what}")
 
     def _has_read(self) -> None:
         """The end of what failed, or was waited for."""
         self._failing_s = self._waiting_s = 0.0
-        self._waits.back(_OTHER)
+        for each in (_OTHER, _LEFT):
+            self._waits.back(each)
 
     def _failed(self, what: str, error: psycopg.Error) -> HoldfastError:
         """What to raise: `SourceChanged` if it may work next time, for as long as a server may be gone."""
@@ -839,7 +858,9 @@ class Postgres:
         """Move the slot up to the binding, but not before a probe has compared them."""
         self._durable = bound.get(self._spec.table)
         if self._is_compared:
-            self._acknowledge()
+            # If the pipeline is to end, the next one moves it.
+            with suppress(Stopped):
+                self._acknowledge()
 
     def _acknowledge(self) -> None:
         binding = self._durable

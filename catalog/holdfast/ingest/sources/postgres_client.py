@@ -3,7 +3,7 @@
 - Values are text in one form, whatever the server, the database and the role are set to.
 - A connection that was lost is opened again, and the statement is repeated. The server may be gone for
   `PATIENCE_S`. Only the first contact is not repeated, so that a wrong address is shown at once.
-- A wait never blocks for longer than a bound.
+- A wait never blocks for longer than a bound (`holdfast.ingest.sources.postgres_waiting`).
 """
 
 import re
@@ -21,8 +21,14 @@ from psycopg.pq import ExecStatus
 from holdfast.errors import HoldfastError, StoreUnreachable
 from holdfast.ingest.credentials import SecretRef
 from holdfast.ingest.sources.postgres_stream import ChangeStream
+from holdfast.ingest.sources.postgres_waiting import (
+    ANSWER_S,
+    LONG_ANSWER_S,
+    WatchedConnection,
+    await_result,
+)
 from holdfast.ingest.spec import PostgresSpec
-from holdfast.ingest.waits import Waits
+from holdfast.ingest.waits import Stopped, Waits
 from holdfast.pg_session import Connection, PostgresAddress, connect, end_in_children, reason_of
 
 PATIENCE_S: Final = 60.0
@@ -68,7 +74,7 @@ class PostgresClient:
             conninfo = make_conninfo(conninfo, **_of_secret(spec.secret, given))
         self.where = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
         self._address = PostgresAddress(conninfo, address.schema, self.where)
-        self._kept: Connection | None = None
+        self._kept: WatchedConnection | None = None
         self._locks: set[str] = set()
         self.refusal = ""
         """Why the server let in no receiver of changes."""
@@ -76,21 +82,28 @@ class PostgresClient:
         """How often the connection that asks was opened. Each time the server may be in another state."""
         self._connection(check_pooler=True)
 
-    def _connection(self, *, check_pooler: bool = False) -> Connection:
+    def _connection(self, *, long: bool = False, check_pooler: bool = False) -> WatchedConnection:
+        """The connection that asks, for a statement that may be a `long` one."""
         if self._kept is None or self._kept.closed:
             self._kept = self.new(check_pooler=check_pooler)
             self.opened += 1
             for each in self._locks:
                 _lock(self._kept, each)
+        self._kept.most_s = LONG_ANSWER_S if long else ANSWER_S
         return self._kept
 
-    def new(self, *, check_pooler: bool = False) -> Connection:
+    def new(self, *, check_pooler: bool = False) -> WatchedConnection:
         """Open a connection. Raises `StoreUnreachable`."""
         try:
-            return connect(self._address, settings=_SETTINGS, check_pooler=check_pooler)
+            opened = connect(
+                self._address, settings=_SETTINGS, check_pooler=check_pooler, kind=WatchedConnection
+            )
         except psycopg.Error as error:
             # Its frames have the password.
             raise self.failure("connect", error) from None
+        assert isinstance(opened, WatchedConnection)
+        opened.waits = self._waits
+        return opened
 
     @property
     def is_lost(self) -> bool:
@@ -114,24 +127,25 @@ class PostgresClient:
         if self.opened != opened or self._kept is None or self._kept.closed:
             return False
         try:
-            self._kept.execute(query, parameters)
+            self._connection(long=True).execute(query, parameters)
         except psycopg.Error as error:
             if is_lost(error) or self.is_lost:
                 return False
             raise
         return True
 
-    def retried(self, call: Callable[[Connection], _T]) -> _T:
+    def retried(self, call: Callable[[Connection], _T], *, long: bool = False) -> _T:
         """The result of a call, which is repeated while the server is gone.
 
-        Raises `StoreUnreachable` if that takes too long, and `psycopg.Error` for anything else.
+        Its statements may be `long` ones. Raises `StoreUnreachable` if the server is gone for too long, and
+        `psycopg.Error` for anything else.
         """
         began_s = time.monotonic()
         server = f"Postgres at {self.where}"
         while True:
             is_over = time.monotonic() > began_s + PATIENCE_S
             try:
-                result = call(self._connection())
+                result = call(self._connection(long=long))
             except StoreUnreachable as error:
                 if is_over:
                     raise
@@ -145,7 +159,7 @@ class PostgresClient:
             else:
                 self._waits.back(server)
                 return result
-            time.sleep(PAUSE_S)
+            self._waits.pause(PAUSE_S)
 
     def lock(self, name: str) -> bool:
         """Show others that this instance works with a name, as long as its connection lives."""
@@ -162,7 +176,7 @@ class PostgresClient:
     @contextmanager
     def stream(self, query: LiteralString, parameters: Mapping[str, object]) -> Iterator[Any]:
         """The rows of a query while the server sends them. A value of type bytea is bytes."""
-        with self._connection().cursor(binary=True) as cursor:
+        with self._connection(long=True).cursor(binary=True) as cursor:
             size = _CHUNK if capabilities.has_stream_chunked() else 1
             rows = cursor.stream(query, parameters, size=size)
             try:
@@ -174,7 +188,7 @@ class PostgresClient:
     def replication(self) -> "Replication":
         """Open a connection for commands of replication. Raises `psycopg.Error`."""
         options = make_conninfo(self._address.conninfo, replication="database")
-        return Replication(psycopg.connect(options, autocommit=True))
+        return Replication(WatchedConnection.connect(options, autocommit=True), self._waits)
 
     def changes(self, slot: str, publication: str) -> ChangeStream | None:
         """Open a stream of the changes of a slot. None if the server lets in no receiver, but maybe others.
@@ -183,18 +197,19 @@ class PostgresClient:
         """
         options = make_conninfo(self._address.conninfo, replication="database", application_name=slot)
         try:
-            connection = psycopg.connect(options, autocommit=True, prepare_threshold=None)
+            connection = WatchedConnection.connect(options, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             # Its frames have the password.
             self.refusal = reason_of(error)
             return None
         end_in_children(connection)
+        connection.waits = self._waits
         try:
             # Such a connection takes no parameters.
             for name, value in _SETTINGS.items():
                 setting = sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
                 connection.execute(setting)
-            return ChangeStream(connection, slot, quoted([publication]))
+            return ChangeStream(connection, slot, quoted([publication]), self._waits)
         except BaseException:
             connection.close()
             raise
@@ -203,11 +218,11 @@ class PostgresClient:
         """Wait until a process of the server, which we have left, no longer uses a slot. At most a moment."""
         used = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %(slot)s AND active_pid = %(process)s"
         deadline = time.monotonic() + _LEAVES_S
-        with suppress(psycopg.Error):
-            while self._kept is not None and not self.is_lost and time.monotonic() < deadline:
-                if not self._kept.execute(used, {"slot": slot, "process": process}).fetchall():
+        with suppress(psycopg.Error, Stopped):
+            while not self.is_lost and time.monotonic() < deadline:
+                if not self._connection().execute(used, {"slot": slot, "process": process}).fetchall():
                     return
-                time.sleep(0.01)
+                self._waits.pause(0.01)
 
     def failure(self, what: str, error: psycopg.Error) -> HoldfastError:
         """The error that says what failed, in one line."""
@@ -223,30 +238,26 @@ class PostgresClient:
 class Replication:
     """A connection for commands of replication, which a cursor can't send."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, waits: Waits) -> None:
         self._connection = connection
+        self._waits = waits
 
     def ask(self, command: str, most_s: float) -> list[bytes | None] | None:
         """The values of the one row of a command. None if it takes longer than `most_s`.
 
-        Raises `psycopg.Error`.
+        Raises `psycopg.Error` and `Stopped`.
         """
         pgconn = self._connection.pgconn
         pgconn.send_query(command.encode())
-        deadline = time.monotonic() + most_s
-        poll = select.poll()
-        poll.register(pgconn.socket, select.POLLIN)
-        while pgconn.is_busy():
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                return None
-            pgconn.consume_input()
         row: list[bytes | None] = []
-        while (result := pgconn.get_result()) is not None:
+        while await_result(pgconn, self._waits, most_s):
+            if (result := pgconn.get_result()) is None:
+                return row
             if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
                 raise errors.error_from_result(result)
             if result.ntuples:
                 row = [result.get_value(0, each) for each in range(result.nfields)]
-        return row
+        return None
 
     @property
     def is_alive(self) -> bool:

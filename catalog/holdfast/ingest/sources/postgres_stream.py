@@ -30,6 +30,8 @@ from psycopg import errors
 from psycopg.pq import ExecStatus
 
 from holdfast.ingest.sources.pgoutput import Relation
+from holdfast.ingest.sources.postgres_waiting import ANSWER_S, LOOK_S, await_result, silent
+from holdfast.ingest.waits import Waits
 from holdfast.pg_session import Connection
 
 _GONE_S: Final = 60
@@ -37,7 +39,6 @@ _STATUS_S: Final = 2.0
 _UNUSED_S: Final = 300.0
 _BATCH_BYTES: Final = 1 << 18
 _FIRST_S: Final = 0.01
-_MOST_S: Final = 1.0
 _EPOCH_S: Final = 946_684_800
 """2000-01-01, from which Postgres counts."""
 _KEEPALIVE: Final = struct.Struct(">xQQB")
@@ -62,10 +63,11 @@ def reaches(position: int, end: int) -> bool:
 class ChangeStream:
     """The changes of a slot, from its confirmed position. One thread reads them.
 
-    `process` is the server's process that sends them. `relation` is the last one that the reader found.
+    `process` is the server's process that sends them. `relation` is the last one that the reader found. It
+    comes only once.
     """
 
-    def __init__(self, connection: Connection, slot: str, publication: str) -> None:
+    def __init__(self, connection: Connection, slot: str, publication: str, waits: Waits) -> None:
         """Begin a stream on a connection for commands of replication, and close that at the end.
 
         `publication` is a quoted list. Raises `psycopg.Error`.
@@ -73,6 +75,7 @@ class ChangeStream:
         self.slot = slot
         self.relation: Relation | None = None
         self._connection = connection
+        self._waits = waits
         self._pgconn = connection.pgconn
         self.process = self._pgconn.backend_pid
         self._lock = threading.Lock()
@@ -98,9 +101,8 @@ class ChangeStream:
 
     def _start(self, options: str) -> None:
         self._pgconn.send_query(f"START_REPLICATION SLOT {self.slot} LOGICAL 0/0 ({options})".encode())
-        while self._pgconn.is_busy():
-            self._poll.poll(_MOST_S * 1000)
-            self._pgconn.consume_input()
+        if not await_result(self._pgconn, self._waits, ANSWER_S):
+            raise silent(ANSWER_S)
         result = self._pgconn.get_result()
         if result is None or result.status != ExecStatus.COPY_BOTH:
             raise errors.OperationalError("no stream") if result is None else errors.error_from_result(result)
@@ -111,9 +113,13 @@ class ChangeStream:
         """Whether the next message is the first one that a reader from a position needs."""
         return self._read is not None and self._read[0] <= begin <= self._read[1]
 
-    def settle(self, begin: int, end: int) -> None:
-        """Remember that what comes next follows `end`, and that nothing was found since `begin`."""
+    def settle(self, begin: int, end: int, relation: Relation | None) -> None:
+        """Remember that what comes next follows `end`, and that nothing was found since `begin`.
+
+        `relation` is the one of the table, if it came.
+        """
         self._read = (begin, end)
+        self.relation = relation or self.relation
 
     @property
     def is_settled(self) -> bool:
@@ -122,35 +128,41 @@ class ChangeStream:
 
     # Reading
 
-    def messages(self, end: int, most: int | None) -> Generator[bytes]:
-        """The messages of the transactions before a position, which is between two records.
+    def messages(self, begin: int, end: int, most: int) -> Generator[bytes]:
+        """The messages of the transactions before `end`, which is between two records.
 
-        It ends after a whole transaction if there are `most` messages. Raises `psycopg.Error`.
+        It ends after a whole transaction if there are `most` messages since `begin`. Raises `psycopg.Error`
+        and `Stopped`.
         """
-        count, is_inside = 0, False
+        count, is_inside, counts = 0, False, False
         while is_inside or not reaches(self._passed, end):
             self._read = None
-            message = self._next(asks=not is_inside)
+            message = self._next()
             if isinstance(message, int):
                 self._passed = message
                 continue
             kind = message[0]
-            if kind == _BEGIN and _AT.unpack_from(message)[0] >= end:
-                self._batch.appendleft(message)
-                return
+            if kind == _BEGIN:
+                at = _AT.unpack_from(message)[0]
+                if at >= end:
+                    self._batch.appendleft(message)
+                    return
+                counts = at >= begin
             is_inside = kind != _COMMIT
-            count += 1
+            count += counts
             yield message
-            if most is not None and count >= most and not is_inside:
+            if count >= most and not is_inside:
                 return
 
-    def _next(self, *, asks: bool) -> bytes | int:
+    def _next(self) -> bytes | int:
         """The next message, or the position that a keepalive has. Waits for it.
 
-        The server sends a keepalive when it has reached the end of its log. With `asks`, it is also asked.
+        The server sends a keepalive when it has reached the end of its log, and when it is asked for one,
+        also while it decodes a large transaction. If nothing comes for `ANSWER_S`, the stream is lost.
         """
-        pause_s = _FIRST_S
+        pause_s, heard_s = _FIRST_S, time.monotonic()
         while not self._batch:
+            self._waits.pause(0)
             self._used_s = time.monotonic()
             with self._lock:
                 self._take_in()
@@ -158,10 +170,14 @@ class ChangeStream:
                 self._arrived, self._size = [], 0
                 if self._batch:
                     break
-                if asks and pause_s > _FIRST_S:
+                if pause_s > _FIRST_S:
                     self._report(asks=True)
-            self._poll.poll(pause_s * 1000)
-            pause_s = min(2 * pause_s, _MOST_S)
+            if self._poll.poll(pause_s * 1000):
+                pause_s, heard_s = _FIRST_S, time.monotonic()
+                continue
+            if time.monotonic() > heard_s + ANSWER_S:
+                raise silent(ANSWER_S)
+            pause_s = min(2 * pause_s, LOOK_S)
         return self._batch.popleft()
 
     def _take_in(self) -> None:

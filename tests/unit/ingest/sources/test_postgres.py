@@ -221,6 +221,23 @@ def test_a_transaction_beyond_its_limit_stalls_the_source(client: PersistClient,
     assert positions(client)[PARTITION] > before[PARTITION]
 
 
+def test_a_step_ends_after_the_transaction_that_fills_it(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A piece is full in the middle of each transaction.
+    monkeypatch.setattr(postgres_rows, "_PIECE_ROWS", 2)
+    fed(client, table)
+    for number in range(10):
+        table.insert(*((10 * number + each, "x" * 100) for each in range(3)))
+    source, ingestion = opened(client, table, block={"batch": {"maxBytes": "400"}})
+    with closing(source):
+        steps = []
+        while (step := ingestion.step()).outcome is StepOutcome.COMMITTED:
+            steps.append(step.messages)
+    assert steps == [3] * 10
+    assert rows(client) == table.rows()
+
+
 def test_a_transaction_that_is_read_in_pieces_appears_whole(
     client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,6 +230,45 @@ def test_a_step_costs_the_same_behind_a_large_open_transaction(
         assert all(cost > each * 0.8 * (1 + at) for at, cost in enumerate(costs)), costs
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_backlog_behind_a_slot_that_lags_is_read_in_steps(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch, streams: bool
+) -> None:
+    source, ingestion = opened(client, table, streams=False)
+    with closing(source), monkeypatch.context() as patched:
+        # It stands for a process that is killed between its commit and the move of the slot.
+        patched.setattr(Postgres, "_acknowledge", lambda _: None)
+        drained(ingestion)
+        for number in range(30):
+            table.insert((number, "bound"))
+        drained(ingestion)
+    confirmed = table.confirmed()
+    for number in range(100, 140):
+        table.insert((number, "new"))
+    asked = []
+    peek = Postgres._peek
+
+    def noted_peek(source: Postgres, slot: str, end: int, most: int | None = None) -> Iterator[bytes]:
+        asked.append((end, most))
+        return peek(source, slot, end, most)
+
+    monkeypatch.setattr(Postgres, "_peek", noted_peek)
+    bound = positions(client)[PARTITION]
+    source, ingestion = opened(client, table, streams=streams, block={"batch": {"maxRows": 20}})
+    with closing(source):
+        steps = []
+        while (step := ingestion.step()).outcome is StepOutcome.COMMITTED:
+            steps.append(step.messages)
+    # A transaction has three messages in the log, and the first one has a fourth.
+    assert (max(steps), sum(steps)) == (7, 40), steps
+    # The server, too, puts aside no more than a step needs.
+    assert all(most is not None or end == bound for end, most in asked)
+    assert bool(asked) is not streams
+    until(lambda: is_confirmed(client, table))
+    assert table.confirmed() > confirmed
+    assert rows(client) == table.rows()
+
+
 # What is confirmed
 
 

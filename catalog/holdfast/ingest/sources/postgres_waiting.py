@@ -1,0 +1,87 @@
+"""Waits for a Postgres server that end: if nothing comes for too long, and if the pipeline is to end.
+
+A process of the server may be frozen, as by SIGSTOP or by storage that hangs. The kernel of its host still
+confirms what we send, so that TCP notices nothing. Then the connection is closed, as if it was lost.
+"""
+
+import select
+import time
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.pq.abc import PGconn
+from psycopg.rows import TupleRow
+
+from holdfast.ingest.waits import Waits
+
+ANSWER_S: Final = 60.0
+"""Seconds without an answer after which a connection is lost."""
+LONG_ANSWER_S: Final = 3600.0
+"""The same for a statement that reads the log or a table, or waits for a lock: it sends nothing meanwhile."""
+LOOK_S: Final = 0.2
+"""Seconds between two looks whether the pipeline is to end."""
+
+_T = TypeVar("_T")
+
+
+class WatchedConnection(psycopg.Connection[TupleRow]):
+    """A connection that closes itself after `most_s` without an answer, and if the pipeline is to end.
+
+    Its calls then raise `psycopg.OperationalError` or `Stopped`. All its waits go through `wait`.
+    """
+
+    waits = Waits()
+    most_s = ANSWER_S
+
+    def wait(self, gen: PQGen[_T], *args: Any, **kwargs: Any) -> _T:
+        """Wait for an operation as psycopg does. It resumes the operation each 0.1 s if nothing came."""
+        return super().wait(self._watched(gen), *args, **kwargs)
+
+    def _watched(self, gen: PQGen[_T]) -> PQGen[_T]:
+        began_s = time.monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready:
+                    began_s = time.monotonic()
+                else:
+                    self._check(began_s)
+                wanted = gen.send(ready)
+        except StopIteration as ended:
+            result: _T = ended.value
+            return result
+
+    def _check(self, began_s: float) -> None:
+        try:
+            self.waits.pause(0)
+            if time.monotonic() > began_s + self.most_s:
+                raise silent(self.most_s)
+        except BaseException:
+            # Nobody knows what the server does with the statement.
+            self.close()
+            raise
+
+
+def silent(seconds: float) -> psycopg.OperationalError:
+    """The error for a server that has sent nothing for so long."""
+    return psycopg.OperationalError(f"the server has sent nothing for {seconds:g} s")
+
+
+def await_result(pgconn: PGconn, waits: Waits, most_s: float) -> bool:
+    """Wait for the result of a command that was sent. False if it takes longer than `most_s`.
+
+    Raises `psycopg.Error` and `Stopped`.
+    """
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    deadline = time.monotonic() + most_s
+    while pgconn.is_busy():
+        if poll.poll(min(LOOK_S, most_s) * 1000):
+            pgconn.consume_input()
+        elif time.monotonic() > deadline:
+            return False
+        else:
+            waits.pause(0)
+    return True

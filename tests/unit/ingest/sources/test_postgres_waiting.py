@@ -1,0 +1,248 @@
+"""A frozen process of the server blocks no step for ever, and a pipeline that is to end waits for nothing."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from holdfast.ingest import Ingestion, StepOutcome, waits
+from holdfast.ingest.sources import postgres, postgres_client, postgres_stream
+from holdfast.ingest.sources.postgres import Postgres
+from holdfast.ingest.sources.postgres_client import PostgresClient
+from holdfast.persist import PersistClient
+from unit.ingest.pgtable import DEADLINE_S, PgTable
+from unit.ingest.pipelines import drained, positions, rows
+from unit.ingest.sources.test_postgres_kills import location
+from unit.ingest.sources.test_postgres_stream import (
+    client,
+    noted,
+    opened,
+    receivers,
+    server,
+    table,
+    until,
+)
+from unit.ingest.test_ingest_cli import started
+
+__all__ = ["client", "server", "table"]
+
+pytestmark = pytest.mark.postgres
+
+AT_ONCE_S: Final = 5.0
+"""A stop takes less, even on a machine that is busy. A wait that doesn't end takes a minute."""
+
+
+@contextmanager
+def frozen(process: int) -> Iterator[None]:
+    """A process of the server that does nothing in this block, while its kernel still confirms what comes."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def asking(source: Postgres) -> int:
+    """The server's process of the connection that asks."""
+    assert source._client._kept is not None
+    return source._client._kept.info.backend_pid
+
+
+# A process that is frozen
+
+
+def test_a_frozen_sender_is_left_and_waited_for(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_stream, "ANSWER_S", 0.5)
+    monkeypatch.setattr(waits, "_SHOWN_AFTER_S", 0.0)
+    source, ingestion = opened(client, table)
+    told = noted(source)
+    with closing(source):
+        drained(ingestion)
+        table.insert((1, "a"))
+        drained(ingestion)
+        (process,) = receivers(table)
+        table.insert((2, "b"))
+        with frozen(process):
+            assert ingestion.step().outcome is StepOutcome.IDLE
+            # Its slot is not free before it goes on.
+            assert ingestion.step().outcome is StepOutcome.IDLE
+            (line,) = told
+            assert "waiting for a process of the server: it still sends a lost stream" in line
+        until(lambda: drained(ingestion))
+        assert (rows(client), len(told)) == (table.rows(), 2)
+
+
+def test_a_frozen_process_that_is_asked_is_replaced(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_client, "ANSWER_S", 0.5)
+    source, ingestion = opened(client, table, streams=False)
+    with closing(source):
+        drained(ingestion)
+        table.insert((1, "a"))
+        with frozen(asking(source)):
+            until(lambda: drained(ingestion))
+        assert rows(client) == table.rows()
+
+
+def test_a_frozen_process_that_peeks_is_replaced(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_client, "LONG_ANSWER_S", 0.5)
+    source, ingestion = opened(client, table, streams=False)
+    with closing(source):
+        drained(ingestion)
+        table.insert((1, "a"))
+        peek = PostgresClient.stream
+
+        def peek_of_frozen(client: PostgresClient, *asked: Any) -> Any:
+            os.kill(asking(source), signal.SIGSTOP)
+            return peek(client, *asked)
+
+        process = asking(source)
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(PostgresClient, "stream", peek_of_frozen)
+                assert ingestion.step().outcome is StepOutcome.IDLE
+            until(lambda: drained(ingestion))
+        finally:
+            os.kill(process, signal.SIGCONT)
+        assert rows(client) == table.rows()
+
+
+# A pipeline that is to end
+
+
+def ended_at_once(source: Postgres, ingestion: Ingestion, stopped: Callable[[float], bool]) -> None:
+    """Run until `stopped`, as a command does."""
+    ingestion._waits = source._waits
+    began_s = time.monotonic()
+    ingestion.run(stopped=stopped)
+    source.close()
+    assert time.monotonic() - began_s < AT_ONCE_S
+
+
+def soon() -> Callable[[float], bool]:
+    """Tells to end, some time after a step began to wait."""
+    ended = threading.Event()
+    threading.Timer(1.0, ended.set).start()
+    return ended.wait
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_stop_ends_the_wait_for_a_frozen_process(
+    client: PersistClient, table: PgTable, streams: bool
+) -> None:
+    source, ingestion = opened(client, table, streams=streams)
+    with closing(source):
+        drained(ingestion)
+        table.insert((1, "a"))
+        drained(ingestion)
+        before = positions(client)
+        table.insert((2, "b"))
+        with frozen(receivers(table)[0] if streams else asking(source)):
+            ended_at_once(source, ingestion, soon())
+    assert positions(client) == before
+    source, ingestion = opened(client, table)
+    with closing(source):
+        until(lambda: drained(ingestion))
+    assert rows(client) == table.rows()
+
+
+def test_a_stop_ends_the_wait_for_open_transactions_and_locks(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"))
+    for statement in ("INSERT INTO orders VALUES (2, 'late')", "LOCK TABLE orders"):
+        source, ingestion = opened(client, table)
+        with psycopg.connect(table.url) as other:
+            other.execute(statement)
+            ended_at_once(source, ingestion, soon())
+    source, ingestion = opened(client, table)
+    with closing(source):
+        drained(ingestion)
+    assert rows(client) == table.rows()
+    assert len(table.slots()) == 1
+
+
+def test_a_stop_ends_the_reading_of_the_contents(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "PIECE_BYTES", 1)
+    table.run("INSERT INTO orders SELECT each, 'x' FROM generate_series(1, 1000) each")
+    source, ingestion = opened(client, table)
+    pieces = 0
+
+    def stopped(seconds: float) -> bool:
+        nonlocal pieces
+        pieces += source._snapshot is not None
+        return pieces > 10
+
+    ended_at_once(source, ingestion, stopped)
+    assert not rows(client)
+    source, ingestion = opened(client, table)
+    with closing(source):
+        drained(ingestion)
+    assert rows(client) == table.rows()
+    assert len(table.slots()) == 1
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_stop_ends_the_reading_of_what_is_bound_already(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch, streams: bool
+) -> None:
+    monkeypatch.setattr(postgres, "_CHECK_EVERY", 1)
+    monkeypatch.setattr(postgres_stream, "_BATCH_BYTES", 1)
+    source, ingestion = opened(client, table, streams=False)
+    with closing(source), monkeypatch.context() as patched:
+        patched.setattr(Postgres, "_acknowledge", lambda _: None)
+        drained(ingestion)
+        table.run("INSERT INTO orders SELECT each, 'x' FROM generate_series(1, 1000) each")
+        drained(ingestion)
+    before = (table.confirmed(), positions(client))
+    table.insert((-1, "a"))
+    source, ingestion = opened(client, table, streams=streams)
+    looks = 0
+
+    def stopped(seconds: float) -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 100
+
+    ended_at_once(source, ingestion, stopped)
+    assert 100 < looks < 500
+    assert (table.confirmed(), positions(client)) == before
+    source, ingestion = opened(client, table, streams=streams)
+    with closing(source):
+        until(lambda: drained(ingestion))
+    assert rows(client) == table.rows()
+
+
+@pytest.mark.long
+def test_a_command_whose_sender_is_frozen_ends_when_it_is_told_to(tmp_path: Path, table: PgTable) -> None:
+    table.run("ALTER TABLE orders DROP COLUMN name, ADD COLUMN amount bigint NOT NULL DEFAULT 1")
+    table.run("INSERT INTO orders VALUES (1)")
+    location(tmp_path, table)
+    process = started(tmp_path)
+    try:
+        until(lambda: receivers(table))
+        with frozen(receivers(table)[0]):
+            table.run("INSERT INTO orders VALUES (2)")
+            time.sleep(1)
+            began_s = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=DEADLINE_S)
+            assert time.monotonic() - began_s < AT_ONCE_S
+        assert process.returncode == 0
+        assert out.startswith("fed orders with "), out
+    finally:
+        process.kill()
+        process.communicate()
+    until(lambda: not receivers(table))
