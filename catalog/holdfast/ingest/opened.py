@@ -35,6 +35,7 @@ from holdfast.ingest.source import Source
 from holdfast.ingest.sources.collection import CollectionSource
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.sources.generator import Generator
+from holdfast.ingest.sources.postgres_server import slot_of
 from holdfast.ingest.spec import (
     CollectionSourceSpec,
     FilesSpec,
@@ -245,10 +246,6 @@ def left_in_source(spec: IngestSpec, collection_id: str) -> str:
                 " delete it after offsets.retention.minutes, or delete it with kafka-consumer-groups.sh"
             )
         case PostgresSpec() as table:
-            try:
-                from holdfast.ingest.sources.postgres import slot_of
-            except ImportError:
-                return "its replication slots, which keep WAL: drop them with pg_drop_replication_slot"
             parts = urlsplit(table.url)
             return (
                 f"replication slots at {parts.hostname}{parts.path} that begin with"
@@ -376,7 +373,7 @@ def _postgres(
     table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema, waits: Waits, *, streams: bool
 ) -> Source:
     with needs("postgres", "source.postgres"):
-        from holdfast.ingest.sources.postgres import Postgres, slot_of
+        from holdfast.ingest.sources.postgres import Postgres
     included = set(spec.include.values())
     columns = pa.schema([each for each in schema.arrow if each.name not in included])
     limits = (spec.max_rows, spec.max_transaction_bytes)

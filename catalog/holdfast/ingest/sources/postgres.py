@@ -31,33 +31,22 @@ a position has exactly the transactions whose commit ends there or before.
   With `new_epoch` a new attempt begins. Its contents replace those of the collection at one time.
 """
 
-import json
 import secrets
 import time
-import uuid
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
-import xxhash
 from psycopg import errors, sql
 from psycopg.rows import dict_row
 
 from holdfast.errors import BadInput, HoldfastError, SourceChanged, SourceStalled, StoreUnreachable
 from holdfast.ingest.source import Binding, LastMessage, Piece, Range
-from holdfast.ingest.sources.pgoutput import (
-    Event,
-    Relation,
-    RowChange,
-    TransactionBegin,
-    TransactionEnd,
-    Truncation,
-    decode,
-)
+from holdfast.ingest.sources.pgoutput import Relation, RowChange, TransactionBegin, Truncation
 from holdfast.ingest.sources.postgres_client import (
     PATIENCE_S,
     PostgresClient,
@@ -65,7 +54,9 @@ from holdfast.ingest.sources.postgres_client import (
     is_lost,
     quoted,
 )
+from holdfast.ingest.sources.postgres_log import LogPart, OtherLog, lsn, position_of
 from holdfast.ingest.sources.postgres_rows import PIECE_BYTES, ChangesAsMessages, Messages
+from holdfast.ingest.sources.postgres_server import SERVER, SLOTS, ServerState, Slot, SlotIdentity
 from holdfast.ingest.sources.postgres_stream import ChangeStream, reaches
 from holdfast.ingest.sources.postgres_table import (
     NEW_EPOCH,
@@ -93,147 +84,11 @@ _CHECK_EVERY: Final = 1000
 _NO_TRANSACTION: Final = LastMessage(0, 0)
 """The last transaction of a binding that has only the initial contents."""
 
-_SERVER: Final = """
-SELECT (SELECT system_identifier::text FROM pg_control_system()),
-  ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int,
-  (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
-  current_setting('wal_level'), current_setting('server_version_num')::int,
-  current_setting('synchronous_standby_names')
-"""
-_SLOTS: Final = """
-SELECT slot_name::text, plugin::text, database::text, (confirmed_flush_lsn - '0/0')::bigint, wal_status,
-  active_pid
-FROM pg_replication_slots WHERE slot_type = 'logical' AND starts_with(slot_name::text, %(prefix)s)
-"""
 _ADVANCE: Final = "SELECT pg_replication_slot_advance(%(slot)s, %(upto)s::pg_lsn)"
 _PEEK: Final = """
 SELECT data FROM pg_logical_slot_peek_binary_changes(%(slot)s, %(upto)s::pg_lsn, %(most)s,
   'proto_version', '1', 'publication_names', %(publication)s)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """What a look at the server found. `end` and `flushed` are positions in its log."""
-
-    system: str
-    timeline: int
-    end: int
-    flushed: int
-    wal_level: str
-    version: int
-    standbys: str
-
-    @property
-    def waits_for_receivers(self) -> bool:
-        """Whether a commit may wait for any receiver, also for a stream."""
-        return "*" in self.standbys
-
-
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """A slot of ours. `confirmed` is the position before which it has nothing any more.
-
-    `process` is the server's process that uses it now.
-    """
-
-    name: str
-    plugin: str | None
-    database: str | None
-    confirmed: int
-    wal_status: str | None
-    process: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """The identity of a binding. Without facts, it is that of an attempt that has not bound its contents."""
-
-    slot: str
-    timeline: int = 0
-    facts: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(cls, text: str) -> "_Identity":
-        return cls(**json.loads(text))
-
-    def __str__(self) -> str:
-        found: dict[str, Any] = {"slot": self.slot}
-        if self.facts is not None:
-            found |= {"timeline": self.timeline, "facts": self.facts}
-        return json.dumps(found, separators=(",", ":"), sort_keys=True)
-
-
-class _OtherLog(Exception):
-    """The log before a range is not the one that is bound. Has its last transaction, if there is one."""
-
-    def __init__(self, before: TransactionBegin | None) -> None:
-        super().__init__()
-        self.before = before
-
-
-class _Log:
-    """The events of a table in a part of the log.
-
-    The slot may have transactions before the part. They are dropped, but the last of them must be the one
-    that is bound. A stream that `continues` has none. `count` is the number of messages of the part.
-    """
-
-    def __init__(self, wanted: Range, table: int, confirmed: int, *, continues: bool) -> None:
-        self._wanted = wanted
-        self._continues = continues
-        self._table = table
-        self._confirmed = confirmed
-        self.transaction = TransactionBegin(0)
-        self.last = wanted.after
-        self.relation: Relation | None = None
-        self.count = 0
-        self.is_over = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has changed the table so far."""
-        return self.last is self._wanted.after
-
-    def events(self, messages: Iterable[bytes]) -> Iterator[tuple[Event, int]]:
-        """The events, and how many bytes each one has. Raises `_OtherLog`."""
-        tables, skips, before = frozenset({self._table}), not self._continues, None
-        is_noted = False
-        for message in messages:
-            event = decode(message, tables)
-            if isinstance(event, TransactionBegin):
-                if skips and event.at >= self._wanted.begin:
-                    skips = False
-                    self._compare(before)
-                # The server stops only after a record that ends there or later.
-                if event.at >= self._wanted.end:
-                    self.is_over = True
-                    return
-                self.transaction, is_noted = event, False
-            self.count += not skips
-            changes = _changed_table(event, self._table)
-            if changes and skips:
-                before = self.transaction
-            elif changes and not is_noted:
-                self.last, is_noted = _last(self.transaction), True
-            if isinstance(event, Relation):
-                if event.table == self._table:
-                    self.relation = event
-                    yield event, len(message)
-            elif not skips and (changes or isinstance(event, TransactionBegin | TransactionEnd)):
-                assert event is not None
-                yield event, len(message)
-        if skips:
-            self._compare(before)
-
-    def _compare(self, before: TransactionBegin | None) -> None:
-        """Compare the last transaction before the part, or None if the slot is confirmed beyond it."""
-        bound = self._wanted.after
-        if bound is None:
-            # A binding of an earlier build.
-            return
-        if bound.position >= self._confirmed if before is None else _last(before) != bound:
-            raise _OtherLog(before)
 
 
 @dataclass
@@ -325,10 +180,10 @@ class Postgres:
         except psycopg.Error as error:
             raise self._client.failure(what, error) from error
 
-    def _look(self) -> _Server:
-        return _Server(*self._ask("look at the server", _SERVER)[0])
+    def _look(self) -> ServerState:
+        return ServerState(*self._ask("look at the server", SERVER)[0])
 
-    def _check_server(self, server: _Server) -> None:
+    def _check_server(self, server: ServerState) -> None:
         if server.version < _OLDEST_VERSION:
             raise BadInput(
                 f"Postgres at {self._client.where} has version {server.version // 10_000}, older than"
@@ -376,7 +231,7 @@ class Postgres:
         binding = bound.get(self._spec.table)
         if binding is None:
             return [self._propose(0)]
-        identity = _Identity.of(binding.identity)
+        identity = SlotIdentity.of(binding.identity)
         if identity.facts is None:
             return [self._attempted(binding, identity, slots)]
         try:
@@ -391,7 +246,7 @@ class Postgres:
         self._is_compared = True
         slot = slots[identity.slot]
         self._confirmed, self._used_by = slot.confirmed, slot.process
-        now = str(_Identity(identity.slot, server.timeline, facts))
+        now = str(SlotIdentity(identity.slot, server.timeline, facts))
         begin, end = binding.position, max(binding.position, self._boundary)
         wanted = Range(self._spec.table, begin, end, now, sparse=True, after=binding.last)
         continues = self._stream is not None and self._stream.continues(begin)
@@ -405,7 +260,7 @@ class Postgres:
                 deque(self._changes(wanted), maxlen=0)
         return [wanted] if begin < end else []
 
-    def _flushed(self) -> _Server:
+    def _flushed(self) -> ServerState:
         """A look at the server. Finds a position between two records, where all before is flushed."""
         server = self._look()
         if server.system != self._system:
@@ -427,10 +282,10 @@ class Postgres:
         self._boundary = end
         return server
 
-    def _slots(self) -> dict[str, _Slot]:
-        rows = self._ask("look at the slots", _SLOTS, {"prefix": self._prefix})
+    def _slots(self) -> dict[str, Slot]:
+        rows = self._ask("look at the slots", SLOTS, {"prefix": self._prefix})
         ours = len(self._prefix) + 8
-        return {each[0]: _Slot(*each) for each in rows if len(each[0]) == ours}
+        return {each[0]: Slot(*each) for each in rows if len(each[0]) == ours}
 
     # The initial contents
 
@@ -440,9 +295,9 @@ class Postgres:
             self._end_attempt()
             self._attempt = f"{self._prefix}{secrets.token_hex(4)}"
             self._client.lock(self._attempt)
-        return Range(self._spec.table, position, position, str(_Identity(self._attempt)))
+        return Range(self._spec.table, position, position, str(SlotIdentity(self._attempt)))
 
-    def _attempted(self, binding: Binding, identity: _Identity, slots: Mapping[str, _Slot]) -> Range:
+    def _attempted(self, binding: Binding, identity: SlotIdentity, slots: Mapping[str, Slot]) -> Range:
         """The contents of the table, if our name is bound. Otherwise it waits or takes over."""
         if identity.slot != self._attempt:
             if not self._client.lock(identity.slot):
@@ -458,7 +313,7 @@ class Postgres:
                 return self._waiting(binding, identity)
         return self._snapshot.wanted
 
-    def _waiting(self, binding: Binding, identity: _Identity) -> Range:
+    def _waiting(self, binding: Binding, identity: SlotIdentity) -> Range:
         return Range(self._spec.table, 0, binding.position, str(identity), whole=True, waits=True)
 
     def _is_alive(self, snapshot: _Snapshot) -> bool:
@@ -484,7 +339,7 @@ class Postgres:
                 raise self._failed(f"read {self._where} with slot {self._attempt}", error) from None
             except Unfit as error:
                 raise SourceStalled(f"{self._where} {error.reason}", hint=error.hint) from None
-            identity = _Identity(self._attempt, self._look().timeline, table.facts)
+            identity = SlotIdentity(self._attempt, self._look().timeline, table.facts)
             wanted = Range(self._spec.table, 0, position, str(identity), whole=True)
             stack.pop_all()
             return _Snapshot(wanted, replication, connection)
@@ -500,7 +355,7 @@ class Postgres:
                 hint="end the transactions that pg_stat_activity and pg_prepared_xacts show, and repeat",
             )
         _, position, exported, *_ = [(each or b"").decode() for each in row]
-        return _position(position), exported
+        return position_of(position), exported
 
     @property
     def _identifier(self) -> sql.Identifier:
@@ -518,7 +373,7 @@ class Postgres:
                 self._client.unlock(self._attempt)
             self._attempt = ""
 
-    def _drop_others(self, slots: Mapping[str, _Slot], kept: str) -> None:
+    def _drop_others(self, slots: Mapping[str, Slot], kept: str) -> None:
         """Drop the slots of attempts that are not bound. Nobody can bind them any more."""
         for each in slots.values():
             if each.name != kept:
@@ -537,7 +392,7 @@ class Postgres:
     # The comparison of the binding with what the server has
 
     def _compare(
-        self, server: _Server, slots: Mapping[str, _Slot], binding: Binding, identity: _Identity
+        self, server: ServerState, slots: Mapping[str, Slot], binding: Binding, identity: SlotIdentity
     ) -> Mapping[str, Any]:
         """Return the facts of the table. Raises `SourceStalled` if changes since the binding are missing."""
         position = binding.position
@@ -545,11 +400,11 @@ class Postgres:
             self._check_history(server.timeline, identity.timeline, position)
         if server.end < position:
             raise self._gone(
-                f"the server's log ends at {_lsn(server.end)}, but the collection has its changes up to"
-                f" {_lsn(position)}: the server has lost changes",
+                f"the server's log ends at {lsn(server.end)}, but the collection has its changes up to"
+                f" {lsn(position)}: the server has lost changes",
             )
         slot = slots.get(identity.slot)
-        until = f"changes from {_lsn(position)} to {_lsn(server.end)} may be lost"
+        until = f"changes from {lsn(position)} to {lsn(server.end)} may be lost"
         if slot is None:
             ours = identity.slot.startswith(self._prefix)
             what = "doesn't exist any more" if ours else "belongs to another rendition or collection"
@@ -563,10 +418,10 @@ class Postgres:
             )
         if slot.confirmed > position:
             raise self._gone(
-                f"slot {slot.name} is confirmed up to {_lsn(slot.confirmed)}, but the collection has the"
-                f" changes only up to {_lsn(position)}: the location was restored to an earlier state, or the"
-                f" slot was made again or is used by something else. Changes from {_lsn(position)} to"
-                f" {_lsn(slot.confirmed)} may be lost",
+                f"slot {slot.name} is confirmed up to {lsn(slot.confirmed)}, but the collection has the"
+                f" changes only up to {lsn(position)}: the location was restored to an earlier state, or the"
+                f" slot was made again or is used by something else. Changes from {lsn(position)} to"
+                f" {lsn(slot.confirmed)} may be lost",
                 "; or restore a newer state of the location",
             )
         assert identity.facts is not None
@@ -574,7 +429,7 @@ class Postgres:
         if identity.slot in self._unusable:
             raise self._unusable[identity.slot]
         if changed := table.difference(identity.facts):
-            raise self._gone(f"{changed}. Changes after {_lsn(position)} may have come without a message")
+            raise self._gone(f"{changed}. Changes after {lsn(position)} may have come without a message")
         self._places = table.places
         return table.facts_after(identity.facts, position)
 
@@ -595,12 +450,12 @@ class Postgres:
                 raise self._client.failure("read the server's history", error) from None
         text = (row[1] or b"").decode() if row else ""
         lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        left = {int(each[0]): _position(each[1]) for each in lines}
+        left = {int(each[0]): position_of(each[1]) for each in lines}
         if left.get(bound, -1) < position:
             raise self._gone(
                 f"the server is on timeline {timeline} after a failover, and has left timeline {bound} at"
-                f" {_lsn(max(left.get(bound, 0), 0))}, but the collection has its changes up to"
-                f" {_lsn(position)}: the server has lost changes"
+                f" {lsn(max(left.get(bound, 0), 0))}, but the collection has its changes up to"
+                f" {lsn(position)}: the server has lost changes"
             )
 
     # Reading
@@ -649,7 +504,7 @@ class Postgres:
 
     def _changes(self, wanted: Range) -> Iterator[Piece]:
         """The transactions of a part of the log. Those before it are compared with what is bound."""
-        identity = _Identity.of(wanted.identity)
+        identity = SlotIdentity.of(wanted.identity)
         assert identity.facts is not None
         changes = ChangesAsMessages(self._columns, self._keys, identity.facts, self._places)
         messages, reached = Messages(self._columns, self._keys, wanted.begin), wanted.begin
@@ -661,7 +516,7 @@ class Postgres:
             if stream is not None and stream.relation is not None:
                 # A stream has it only once.
                 changes.relate(stream.relation)
-            log = _Log(wanted, int(identity.facts["table"]), self._confirmed, continues=continues)
+            log = LogPart(wanted, int(identity.facts["table"]), self._confirmed, continues=continues)
             with closing(self._messages(identity.slot, wanted)) as sent:
                 for event, size_bytes in log.events(sent):
                     if isinstance(event, TransactionBegin):
@@ -692,7 +547,7 @@ class Postgres:
             self._settle(wanted.begin if log.is_empty else reached, reached, log)
         except psycopg.Error as error:
             raise self._failed(f"read the changes of {self._where}", error) from None
-        except _OtherLog as error:
+        except OtherLog as error:
             stalled = self._of_other_log(wanted, identity.slot, error.before)
             self._unusable[identity.slot] = stalled
             raise SourceChanged(str(stalled)) from None
@@ -713,7 +568,7 @@ class Postgres:
 
     # The stream
 
-    def _check_stream(self, server: _Server, slots: Mapping[str, _Slot]) -> None:
+    def _check_stream(self, server: ServerState, slots: Mapping[str, Slot]) -> None:
         """End the stream unless the server has it, and has had it since it was opened."""
         if self._stream is None:
             return
@@ -733,7 +588,7 @@ class Postgres:
             self._open_stream(slot)
         return self._stream
 
-    def _settle(self, begin: int, end: int, log: _Log) -> None:
+    def _settle(self, begin: int, end: int, log: LogPart) -> None:
         """Remember how far a stream was read."""
         if self._stream is not None:
             self._stream.settle(begin, end, log.relation)
@@ -755,7 +610,7 @@ class Postgres:
     def _peek(self, slot: str, end: int, most: int | None = None) -> Generator[bytes]:
         """The messages of the transactions before a position, and perhaps the first one after it."""
         publication = quoted([self._spec.publication])
-        asked = {"slot": slot, "publication": publication, "upto": _lsn(end), "most": most}
+        asked = {"slot": slot, "publication": publication, "upto": lsn(end), "most": most}
         with self._client.stream(_PEEK, asked) as rows:
             if self._client.opened != self._looked:
                 raise SourceChanged(f"the connection to {self._client.where} was lost")
@@ -803,7 +658,7 @@ class Postgres:
         since = min(since, self._confirmed)
         return self._gone(
             f"the server's log is not the one that the collection was fed from: the data directory was"
-            f" replaced by an older copy. Changes from {_lsn(since)} to {_lsn(wanted.begin)} may be lost"
+            f" replaced by an older copy. Changes from {lsn(since)} to {lsn(wanted.begin)} may be lost"
         )
 
     def _too_much(self) -> SourceStalled:
@@ -820,7 +675,7 @@ class Postgres:
 
     def _too_large(self, commit: int) -> SourceStalled:
         return SourceStalled(
-            f"{self._where}: the transaction with its commit at {_lsn(commit)} has more than"
+            f"{self._where}: the transaction with its commit at {lsn(commit)} has more than"
             f" {self._max_transaction_bytes:,} bytes",
             hint="raise batch.maxTransactionBytes (at most 2Gi), and give the process about ten times as"
             " much memory",
@@ -866,10 +721,10 @@ class Postgres:
         binding = self._durable
         if binding is None or not self._confirmed < binding.position <= self._agreed:
             return
-        slot = _Identity.of(binding.identity)
+        slot = SlotIdentity.of(binding.identity)
         if slot.facts is None:
             return
-        upto = {"slot": slot.slot, "upto": _lsn(binding.position)}
+        upto = {"slot": slot.slot, "upto": lsn(binding.position)}
         try:
             if self._stream is not None and self._stream.slot == slot.slot:
                 self._stream.confirm(binding.position)
@@ -899,32 +754,3 @@ class Postgres:
         self._end_snapshot()
         self._end_stream()
         self._client.close()
-
-
-def slot_of(collection_id: str, slot: str = "") -> str:
-    """How the names of the slots of a collection begin. No other collection has slots of these names."""
-    if slot:
-        return f"{slot}_{xxhash.xxh32_hexdigest(collection_id.encode())}"
-    try:
-        return f"holdfast_{uuid.UUID(collection_id).hex}"
-    except ValueError:
-        return f"holdfast_{xxhash.xxh3_128_hexdigest(collection_id.encode())}"
-
-
-def _changed_table(event: Event | None, table: int) -> bool:
-    """Whether an event changes rows of a table."""
-    return isinstance(event, RowChange) or (isinstance(event, Truncation) and table in event.tables)
-
-
-def _last(transaction: TransactionBegin) -> LastMessage:
-    return LastMessage(transaction.at, xxhash.xxh3_64_intdigest(transaction.facts))
-
-
-def _lsn(position: int) -> str:
-    """A position as Postgres shows it."""
-    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
-
-
-def _position(lsn: str) -> int:
-    high, low = lsn.split("/")
-    return int(high, 16) << 32 | int(low, 16)

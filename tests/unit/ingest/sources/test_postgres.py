@@ -29,7 +29,7 @@ from holdfast.errors import BadInput, SourceStalled, StorageError, StoreUnreacha
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.source import LastMessage
-from holdfast.ingest.sources import postgres, postgres_rows
+from holdfast.ingest.sources import postgres, postgres_log, postgres_rows
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.ingest.sources.postgres_table import FittingTable, checked
 from holdfast.persist import PersistClient, Schema
@@ -1202,7 +1202,7 @@ def test_a_log_with_other_transactions_than_the_bound_ones_stalls_the_source(
     with monkeypatch.context() as patched:
         patched.setattr(Postgres, "_acknowledge", lambda _: None)
         # It stands for an earlier state of the server, where the transaction was another one.
-        patched.setattr(postgres, "_last", lambda transaction: LastMessage(transaction.at, 1))
+        patched.setattr(postgres_log, "last_of", lambda transaction: LastMessage(transaction.at, 1))
         table.insert((2, "lost"))
         fed(client, table)
     contents, confirmed = rows(client), table.confirmed()

@@ -164,7 +164,7 @@ def test_a_stream_reads_what_a_peek_reads(
                 streamed.append((wanted, reached, whole(found)))
                 last = [each.last for each in found if each.last is not None][-1]
                 bound[PARTITION] = Binding(reached, wanted.identity, last=last)
-                if not found[-1].messages.num_rows:
+                if not any(each.messages.num_rows for each in found):
                     break
         # All of it came from one stream.
         assert len(processes) == 1
