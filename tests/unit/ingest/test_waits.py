@@ -2,7 +2,9 @@
 
 import time
 
-from holdfast.ingest.waits import Waits
+import pytest
+
+from holdfast.ingest.waits import Stopped, Waits
 
 
 def test_each_text_is_shown_once_and_the_end_once() -> None:
@@ -27,3 +29,18 @@ def test_a_server_that_is_away_for_a_moment_is_not_shown() -> None:
     waits.back("Kafka")
     waits.back("Kafka")
     assert said == ["waiting for Kafka: refused", "going on after 30 s"]
+
+
+def test_a_pause_ends_the_step_if_the_pipeline_is_to_end() -> None:
+    waits, asked = Waits(), list[float]()
+    waits.pause(0)
+
+    def stopped(seconds: float) -> bool:
+        asked.append(seconds)
+        return seconds > 1
+
+    waits.stopped = stopped
+    waits.pause(1)
+    with pytest.raises(Stopped):
+        waits.pause(2)
+    assert asked == [1, 2]

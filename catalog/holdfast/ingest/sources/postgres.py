@@ -31,78 +31,46 @@ a position has exactly the transactions whose commit ends there or before.
   With `new_epoch` a new attempt begins. Its contents replace those of the collection at one time.
 """
 
-import secrets
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
-from psycopg import errors, sql
-from psycopg.rows import dict_row
+from psycopg import errors
 
-from holdfast.errors import BadInput, HoldfastError, SourceChanged, SourceStalled, StoreUnreachable
-from holdfast.ingest.source import Binding, LastMessage, Piece, Range
+from holdfast.errors import BadInput, SourceChanged, SourceStalled
+from holdfast.ingest.source import Binding, Piece, Range
 from holdfast.ingest.sources.pgoutput import Relation, RowChange, TransactionBegin, Truncation
-from holdfast.ingest.sources.postgres_client import (
-    PATIENCE_S,
-    PostgresClient,
-    Replication,
-    is_lost,
-    quoted,
-)
+from holdfast.ingest.sources.postgres_asked import AskedTable
+from holdfast.ingest.sources.postgres_client import PATIENCE_S, PostgresClient, is_lost, quoted
+from holdfast.ingest.sources.postgres_contents import TableContents
 from holdfast.ingest.sources.postgres_log import LogPart, OtherLog, lsn, position_of
-from holdfast.ingest.sources.postgres_rows import PIECE_BYTES, ChangesAsMessages, Messages
-from holdfast.ingest.sources.postgres_server import SERVER, SLOTS, ServerState, Slot, SlotIdentity
+from holdfast.ingest.sources.postgres_rows import ChangesAsMessages, Messages
+from holdfast.ingest.sources.postgres_server import ServerState, Slot, SlotIdentity
 from holdfast.ingest.sources.postgres_stream import ChangeStream, reaches
-from holdfast.ingest.sources.postgres_table import (
-    NEW_EPOCH,
-    QUERY,
-    FittingTable,
-    Unfit,
-    checked,
-)
-from holdfast.ingest.sources.postgres_waiting import LONG_ANSWER_S
+from holdfast.ingest.sources.postgres_table import Unfit
 from holdfast.ingest.spec import PostgresSpec
 from holdfast.ingest.waits import Stopped, Waits
-from holdfast.pg_session import Connection, told
 
 _OLDEST_VERSION: Final = 150_000
 _MOST_BYTES: Final = (1 << 31) - 1
 """What an array of Arrow can have."""
 _STREAM_AGAIN_S: Final = 60.0
 """So long a reader does without a stream if it could not have one."""
-_OTHER: Final = "another instance"
-_LEFT: Final = "a process of the server"
 _FLUSH_S: Final = 2.0
 """Seconds that a probe waits until the end of the log is flushed."""
 _CHECK_EVERY: Final = 1000
 """Messages of a peek between two looks whether the pipeline is to end."""
-_NO_TRANSACTION: Final = LastMessage(0, 0)
-"""The last transaction of a binding that has only the initial contents."""
 
 _ADVANCE: Final = "SELECT pg_replication_slot_advance(%(slot)s, %(upto)s::pg_lsn)"
 _PEEK: Final = """
 SELECT data FROM pg_logical_slot_peek_binary_changes(%(slot)s, %(upto)s::pg_lsn, %(most)s,
   'proto_version', '1', 'publication_names', %(publication)s)
 """
-
-
-@dataclass
-class _Snapshot:
-    """The contents of the table when a slot was made, as long as its connections live."""
-
-    wanted: Range
-    replication: Replication
-    connection: Connection
-
-    def close(self) -> None:
-        for each in (self.connection, self.replication):
-            with suppress(psycopg.Error):
-                each.close()
 
 
 class Postgres:
@@ -131,18 +99,10 @@ class Postgres:
         self._stream: ChangeStream | None = None
         self._stream_opened = 0
         self._no_stream_until = 0.0
-        self._used_by: int | None = None
-        """The server's process that uses the slot that is bound."""
-        self._left: int | None = None
-        """The one that sent the last stream which we ended."""
-        self._prefix = f"{slot}_"
         self._columns = columns
         self._keys = keys
         self._max_rows = max_rows
-        self._max_contents_bytes = max_transaction_bytes
         self._max_transaction_bytes = min(max_transaction_bytes, _MOST_BYTES)
-        self._attempt = ""
-        self._snapshot: _Snapshot | None = None
         self._durable: Binding | None = None
         self._places: Mapping[str, int] = {}
         self._is_compared = False
@@ -151,15 +111,18 @@ class Postgres:
         self._looked = 0
         self._agreed = 0
         """How far the log is known to be the one that the bindings are made from."""
-        self._failing_s = self._waiting_s = 0.0
         self._unusable: dict[str, SourceStalled] = {}
         self._client = PostgresClient(spec, waits)
+        self._table = AskedTable(self._client, spec, f"{slot}_", columns, keys, waits)
+        self._contents = TableContents(self._table, max_transaction_bytes)
         try:
-            server = self._look()
+            server = self._table.look()
             self._system = server.system
             self._check_server(server)
-            self._database = str(self._ask("find the database", "SELECT current_database()::text")[0][0])
-            self._table(BadInput)
+            self._database = str(
+                self._table.ask("find the database", "SELECT current_database()::text")[0][0]
+            )
+            self._table.fitting(BadInput)
         except BaseException:
             self.close()
             raise
@@ -169,19 +132,6 @@ class Postgres:
         """The server's system identifier, the database, the publication and the table."""
         spec = self._spec
         return f"postgres://{self._system}/{self._database}/{spec.publication}/{spec.table}"
-
-    @property
-    def _where(self) -> str:
-        return f"table {self._spec.table} at {self._client.where}"
-
-    def _ask(self, what: str, query: Any, parameters: Mapping[str, object] | None = None) -> list[Any]:
-        try:
-            return self._client.rows(query, parameters)
-        except psycopg.Error as error:
-            raise self._client.failure(what, error) from error
-
-    def _look(self) -> ServerState:
-        return ServerState(*self._ask("look at the server", SERVER)[0])
 
     def _check_server(self, server: ServerState) -> None:
         if server.version < _OLDEST_VERSION:
@@ -197,27 +147,6 @@ class Postgres:
                 hint="ALTER SYSTEM SET wal_level = logical, and restart the server",
             )
 
-    def _facts(self, connection: Connection) -> FittingTable:
-        """The table as a connection sees it. Raises `Unfit`."""
-        schema, name = self._spec.table.split(".")
-        wanted = {
-            "schema": schema,
-            "name": name,
-            "publication": self._spec.publication,
-            "columns": self._columns.names,
-        }
-        with connection.cursor(row_factory=dict_row) as cursor:
-            row = cursor.execute(QUERY, wanted).fetchone()
-        return checked(row, self._columns, self._keys, self._spec.publication)
-
-    def _table(self, failure: type[HoldfastError]) -> FittingTable:
-        try:
-            return self._client.retried(self._facts, long=True)
-        except Unfit as error:
-            raise failure(f"{self._where} {error.reason}", hint=error.hint) from None
-        except psycopg.Error as error:
-            raise self._client.failure(f"look at {self._where}", error) from error
-
     def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
         """Return the contents of the table, or the part of the log that is not bound.
 
@@ -226,26 +155,26 @@ class Postgres:
         """
         self._looked, self._agreed = self._client.opened, 0
         server = self._flushed()
-        slots = self._slots()
+        slots = self._table.slots()
         self._check_stream(server, slots)
         binding = bound.get(self._spec.table)
         if binding is None:
-            return [self._propose(0)]
+            return [self._contents.propose(0)]
         identity = SlotIdentity.of(binding.identity)
         if identity.facts is None:
-            return [self._attempted(binding, identity, slots)]
+            return [self._contents.attempted(binding, identity, slots)]
         try:
             facts = self._compare(server, slots, binding, identity)
         except SourceStalled:
             self._end_stream()
             if not self._spec.new_epoch:
                 raise
-            return [self._propose(binding.position, identity.slot)]
-        self._end_attempt()
-        self._drop_others(slots, identity.slot)
+            return [self._contents.propose(binding.position, identity.slot)]
+        self._contents.end()
+        self._table.drop_others(slots, identity.slot)
         self._is_compared = True
         slot = slots[identity.slot]
-        self._confirmed, self._used_by = slot.confirmed, slot.process
+        self._confirmed, self._table.used_by = slot.confirmed, slot.process
         now = str(SlotIdentity(identity.slot, server.timeline, facts))
         begin, end = binding.position, max(binding.position, self._boundary)
         wanted = Range(self._spec.table, begin, end, now, sparse=True, after=binding.last)
@@ -262,7 +191,7 @@ class Postgres:
 
     def _flushed(self) -> ServerState:
         """A look at the server. Finds a position between two records, where all before is flushed."""
-        server = self._look()
+        server = self._table.look()
         if server.system != self._system:
             raise SourceStalled(
                 f"Postgres at {self._client.where} is another server: its system identifier is"
@@ -276,118 +205,11 @@ class Postgres:
             if time.monotonic() > deadline:
                 return server
             self._waits.pause(0.01)
-            latest = self._look()
+            latest = self._table.look()
             if (latest.system, latest.timeline) != (server.system, server.timeline):
                 return server
         self._boundary = end
         return server
-
-    def _slots(self) -> dict[str, Slot]:
-        rows = self._ask("look at the slots", SLOTS, {"prefix": self._prefix})
-        ours = len(self._prefix) + 8
-        return {each[0]: Slot(*each) for each in rows if len(each[0]) == ours}
-
-    # The initial contents
-
-    def _propose(self, position: int, bound: str = "") -> Range:
-        """The range that binds the name of an attempt, which is not the name that is bound."""
-        if self._attempt in {"", bound}:
-            self._end_attempt()
-            self._attempt = f"{self._prefix}{secrets.token_hex(4)}"
-            self._client.lock(self._attempt)
-        return Range(self._spec.table, position, position, str(SlotIdentity(self._attempt)))
-
-    def _attempted(self, binding: Binding, identity: SlotIdentity, slots: Mapping[str, Slot]) -> Range:
-        """The contents of the table, if our name is bound. Otherwise it waits or takes over."""
-        if identity.slot != self._attempt:
-            if not self._client.lock(identity.slot):
-                return self._waiting(binding, identity)
-            self._client.unlock(identity.slot)
-            return self._propose(binding.position, identity.slot)
-        if self._snapshot is None or not self._is_alive(self._snapshot):
-            self._end_snapshot()
-            self._drop_others(slots, "")
-            try:
-                self._snapshot = self._begin()
-            except SourceChanged:
-                return self._waiting(binding, identity)
-        return self._snapshot.wanted
-
-    def _waiting(self, binding: Binding, identity: SlotIdentity) -> Range:
-        return Range(self._spec.table, 0, binding.position, str(identity), whole=True, waits=True)
-
-    def _is_alive(self, snapshot: _Snapshot) -> bool:
-        return not snapshot.connection.closed and snapshot.replication.is_alive
-
-    def _begin(self) -> _Snapshot:
-        """Make a slot, and open its snapshot. Raises `SourceChanged` if that may work next time."""
-        with ExitStack() as stack:
-            try:
-                replication = stack.enter_context(closing(self._client.replication()))
-                position, exported = self._made_slot(replication)
-                connection = stack.enter_context(closing(self._client.new()))
-                connection.most_s = LONG_ANSWER_S
-                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(exported))
-                lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE")
-                connection.execute(lock.format(self._identifier))
-                table = self._facts(connection)
-                if self._client.retried(self._facts, long=True) != table:
-                    # A table that was truncated or written anew is empty for older snapshots.
-                    raise SourceChanged(f"{self._where} changed while its snapshot was made")
-            except psycopg.Error as error:
-                raise self._failed(f"read {self._where} with slot {self._attempt}", error) from None
-            except Unfit as error:
-                raise SourceStalled(f"{self._where} {error.reason}", hint=error.hint) from None
-            identity = SlotIdentity(self._attempt, self._look().timeline, table.facts)
-            wanted = Range(self._spec.table, 0, position, str(identity), whole=True)
-            stack.pop_all()
-            return _Snapshot(wanted, replication, connection)
-
-    def _made_slot(self, replication: Replication) -> tuple[int, str]:
-        """Make a slot. Returns its position, and the name of the snapshot that it exports."""
-        command = f"CREATE_REPLICATION_SLOT {self._attempt} LOGICAL pgoutput (SNAPSHOT 'export')"
-        row = replication.ask(command, PATIENCE_S)
-        if row is None:
-            raise StoreUnreachable(
-                f"can't make a slot for {self._where} within {PATIENCE_S:g} s: a transaction is open since"
-                " before",
-                hint="end the transactions that pg_stat_activity and pg_prepared_xacts show, and repeat",
-            )
-        _, position, exported, *_ = [(each or b"").decode() for each in row]
-        return position_of(position), exported
-
-    @property
-    def _identifier(self) -> sql.Identifier:
-        return sql.Identifier(*self._spec.table.split("."))
-
-    def _end_snapshot(self) -> None:
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None
-
-    def _end_attempt(self) -> None:
-        self._end_snapshot()
-        if self._attempt:
-            with suppress(psycopg.Error, StoreUnreachable):
-                self._client.unlock(self._attempt)
-            self._attempt = ""
-
-    def _drop_others(self, slots: Mapping[str, Slot], kept: str) -> None:
-        """Drop the slots of attempts that are not bound. Nobody can bind them any more."""
-        for each in slots.values():
-            if each.name != kept:
-                # One that is in use is dropped next time.
-                with suppress(errors.ObjectInUse, errors.UndefinedObject):
-                    self._dropped(each.name)
-
-    def _dropped(self, name: str) -> None:
-        try:
-            self._client.rows("SELECT pg_drop_replication_slot(%(slot)s)", {"slot": name})
-        except (errors.ObjectInUse, errors.UndefinedObject):
-            raise
-        except psycopg.Error as error:
-            raise self._client.failure(f"drop slot {name}", error) from error
 
     # The comparison of the binding with what the server has
 
@@ -399,25 +221,25 @@ class Postgres:
         if server.timeline != identity.timeline:
             self._check_history(server.timeline, identity.timeline, position)
         if server.end < position:
-            raise self._gone(
+            raise self._table.gone(
                 f"the server's log ends at {lsn(server.end)}, but the collection has its changes up to"
                 f" {lsn(position)}: the server has lost changes",
             )
         slot = slots.get(identity.slot)
         until = f"changes from {lsn(position)} to {lsn(server.end)} may be lost"
         if slot is None:
-            ours = identity.slot.startswith(self._prefix)
+            ours = identity.slot.startswith(self._table.prefix)
             what = "doesn't exist any more" if ours else "belongs to another rendition or collection"
-            raise self._gone(f"slot {identity.slot} {what}: {until}")
+            raise self._table.gone(f"slot {identity.slot} {what}: {until}")
         if slot.plugin != "pgoutput" or slot.database != self._database:
-            raise self._gone(f"slot {slot.name} was made by somebody else: {until}")
+            raise self._table.gone(f"slot {slot.name} was made by somebody else: {until}")
         if slot.wal_status == "lost":
-            raise self._gone(
+            raise self._table.gone(
                 f"slot {slot.name} is lost, because the server has deleted the log that it needs: {until}",
                 "; and raise max_slot_wal_keep_size",
             )
         if slot.confirmed > position:
-            raise self._gone(
+            raise self._table.gone(
                 f"slot {slot.name} is confirmed up to {lsn(slot.confirmed)}, but the collection has the"
                 f" changes only up to {lsn(position)}: the location was restored to an earlier state, or the"
                 f" slot was made again or is used by something else. Changes from {lsn(position)} to"
@@ -425,19 +247,15 @@ class Postgres:
                 "; or restore a newer state of the location",
             )
         assert identity.facts is not None
-        table = self._table(SourceStalled)
+        table = self._table.fitting(SourceStalled)
         if identity.slot in self._unusable:
             raise self._unusable[identity.slot]
         if changed := table.difference(identity.facts):
-            raise self._gone(f"{changed}. Changes after {lsn(position)} may have come without a message")
+            raise self._table.gone(
+                f"{changed}. Changes after {lsn(position)} may have come without a message"
+            )
         self._places = table.places
         return table.facts_after(identity.facts, position)
-
-    def _gone(self, what: str, hint: str = "") -> SourceStalled:
-        return SourceStalled(
-            f"{self._where}: {what}",
-            hint=f"{NEW_EPOCH}{hint}",
-        )
 
     def _check_history(self, timeline: int, bound: int, position: int) -> None:
         """Raise `SourceStalled` if the server has left the binding's timeline before the binding."""
@@ -452,7 +270,7 @@ class Postgres:
         lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
         left = {int(each[0]): position_of(each[1]) for each in lines}
         if left.get(bound, -1) < position:
-            raise self._gone(
+            raise self._table.gone(
                 f"the server is on timeline {timeline} after a failover, and has left timeline {bound} at"
                 f" {lsn(max(left.get(bound, 0), 0))}, but the collection has its changes up to"
                 f" {lsn(position)}: the server has lost changes"
@@ -463,44 +281,10 @@ class Postgres:
     def read(self, wanted: Range) -> Iterator[Piece]:
         """Read the contents, or the transactions of a part of the log. A transaction is never divided."""
         if wanted.whole:
-            return self._contents(wanted)
+            return self._contents.read(wanted)
         if wanted.begin == wanted.end:
             return iter(())
         return self._changes(wanted)
-
-    def _contents(self, wanted: Range) -> Iterator[Piece]:
-        snapshot = self._snapshot
-        if snapshot is None or snapshot.wanted != wanted:
-            raise SourceChanged(f"the snapshot of {self._where} is not open any more")
-        names = sql.SQL(", ").join([sql.Identifier(each) for each in self._columns.names])
-        query = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT (FORMAT csv)").format(
-            names, self._identifier
-        )
-        messages = Messages(self._columns, self._keys, clears=True)
-        rows, size = bytearray(), 0
-        try:
-            with snapshot.connection.cursor() as cursor, cursor.copy(query) as copy:
-                for row in copy:
-                    rows += row
-                    if len(rows) >= PIECE_BYTES:
-                        self._waits.pause(0)
-                        messages.add_csv(bytes(rows))
-                        size += messages.size_bytes
-                        if size > self._max_contents_bytes:
-                            raise self._too_much()
-                        yield messages.piece(wanted.begin)
-                        messages, rows = messages.next(), bytearray()
-                messages.add_csv(bytes(rows))
-                if size + messages.size_bytes > self._max_contents_bytes:
-                    raise self._too_much()
-        except psycopg.Error as error:
-            raise self._failed(f"read {self._where}", error) from None
-        finally:
-            # What it read is bound now, or it starts over.
-            self._end_snapshot()
-        self._has_read()
-        self._agreed = wanted.end
-        yield replace(messages.piece(wanted.end), last=_NO_TRANSACTION)
 
     def _changes(self, wanted: Range) -> Iterator[Piece]:
         """The transactions of a part of the log. Those before it are compared with what is bound."""
@@ -546,20 +330,20 @@ class Postgres:
             reached = wanted.end if is_all else reached
             self._settle(wanted.begin if log.is_empty else reached, reached, log)
         except psycopg.Error as error:
-            raise self._failed(f"read the changes of {self._where}", error) from None
+            raise self._table.failed(f"read the changes of {self._table.where}", error) from None
         except OtherLog as error:
             stalled = self._of_other_log(wanted, identity.slot, error.before)
             self._unusable[identity.slot] = stalled
             raise SourceChanged(str(stalled)) from None
         except Unfit as error:
             # The next probe raises it, or begins a new epoch.
-            stalled = SourceStalled(f"{self._where} {error.reason}", hint=error.hint)
+            stalled = SourceStalled(f"{self._table.where} {error.reason}", hint=error.hint)
             self._unusable[identity.slot] = stalled
             raise SourceChanged(str(stalled)) from None
         finally:
             if self._stream is not None and not self._stream.is_settled:
                 self._end_stream()
-        self._has_read()
+        self._table.has_read()
         if self._confirmed < wanted.begin:
             self._agreed = wanted.begin
             self._acknowledge()
@@ -621,91 +405,53 @@ class Postgres:
 
     def _open_stream(self, slot: str) -> None:
         """Open the stream. If the server has none for us, peek for a while, and say so."""
-        if self._used_by not in {None, self._left}:
-            raise self._in_use()
+        if self._table.used_by not in {None, self._table.left}:
+            raise self._table.in_use()
         why = "synchronous_standby_names has *, so that commits would wait for it"
-        if not self._look().waits_for_receivers:
+        if not self._table.look().waits_for_receivers:
             self._stream = self._client.changes(slot, self._spec.publication)
             why = self._client.refusal
         if self._stream is None:
-            self._look()
+            self._table.look()
             if self._client.opened != self._looked:
                 raise SourceChanged(f"the connection to {self._client.where} was lost")
             self._no_stream_until = time.monotonic() + _STREAM_AGAIN_S
             self._waits.note(
-                f"reading {self._where} without a stream: {why}. Each step makes the server read its log"
-                " again from the oldest open transaction"
+                f"reading {self._table.where} without a stream: {why}. Each step makes the server read its"
+                " log again from the oldest open transaction"
             )
             return
         self._stream_opened = self._looked
-        self._check_stream(self._look(), self._slots())
+        self._check_stream(self._table.look(), self._table.slots())
         if self._stream is None or self._client.opened != self._looked:
-            raise SourceChanged(f"the stream of {self._where} belongs to another server")
+            raise SourceChanged(f"the stream of {self._table.where} belongs to another server")
 
     def _end_stream(self) -> None:
         if self._stream is not None:
             ended, self._stream = self._stream, None
-            self._left = ended.process
+            self._table.left = ended.process
             ended.close()
             self._client.await_free(ended.slot, ended.process)
 
     def _of_other_log(self, wanted: Range, slot: str, before: TransactionBegin | None) -> SourceStalled:
         """The error for another log. Raises `SourceChanged` if another instance has just moved the slot."""
         assert wanted.after is not None
-        since, found = wanted.after.position, self._slots().get(slot)
+        since, found = wanted.after.position, self._table.slots().get(slot)
         if before is None and (found is None or found.confirmed > since):
-            raise SourceChanged(f"slot {slot} of {self._where} was moved while it was read")
+            raise SourceChanged(f"slot {slot} of {self._table.where} was moved while it was read")
         since = min(since, self._confirmed)
-        return self._gone(
+        return self._table.gone(
             f"the server's log is not the one that the collection was fed from: the data directory was"
             f" replaced by an older copy. Changes from {lsn(since)} to {lsn(wanted.begin)} may be lost"
         )
 
-    def _too_much(self) -> SourceStalled:
-        # Nobody can bind this slot any more, and it would keep the server's log.
-        self._end_snapshot()
-        with suppress(errors.ObjectInUse, errors.UndefinedObject):
-            self._dropped(self._attempt)
-        return SourceStalled(
-            f"{self._where}: the initial contents have more than {self._max_contents_bytes:,} bytes, and are"
-            " read at one time",
-            hint="raise batch.maxTransactionBytes, and give the process about ten times as much memory; or"
-            " leave out columns",
-        )
-
     def _too_large(self, commit: int) -> SourceStalled:
         return SourceStalled(
-            f"{self._where}: the transaction with its commit at {lsn(commit)} has more than"
+            f"{self._table.where}: the transaction with its commit at {lsn(commit)} has more than"
             f" {self._max_transaction_bytes:,} bytes",
             hint="raise batch.maxTransactionBytes (at most 2Gi), and give the process about ten times as"
             " much memory",
         )
-
-    def _in_use(self) -> SourceChanged:
-        """The error while another instance has the slot. Shows that this one waits."""
-        self._waiting_s = self._waiting_s or time.monotonic()
-        is_left = self._left is not None and self._used_by == self._left
-        who, does = (_LEFT, "still sends a lost stream, and uses") if is_left else (_OTHER, "uses")
-        what = f"{does} the slot of {self._where}"
-        self._waits.away(who, f"it {what}", self._waiting_s)
-        return SourceChanged(f"{who} {what}")
-
-    def _has_read(self) -> None:
-        """The end of what failed, or was waited for."""
-        self._failing_s = self._waiting_s = 0.0
-        for each in (_OTHER, _LEFT):
-            self._waits.back(each)
-
-    def _failed(self, what: str, error: psycopg.Error) -> HoldfastError:
-        """What to raise: `SourceChanged` if it may work next time, for as long as a server may be gone."""
-        if isinstance(error, errors.ObjectInUse):
-            return self._in_use()
-        now = time.monotonic()
-        self._failing_s = self._failing_s or now
-        passing = (errors.UndefinedObject, errors.ObjectNotInPrerequisiteState, errors.DuplicateObject)
-        if (is_lost(error) or isinstance(error, passing)) and now - self._failing_s < PATIENCE_S:
-            return SourceChanged(f"can't {what}: {told(error)}")
-        return self._client.failure(what, error)
 
     # The slot
 
@@ -745,12 +491,12 @@ class Postgres:
 
     def forget(self) -> None:
         """Drop the slots of this reader. One that another instance uses is left to that."""
-        self._end_attempt()
+        self._contents.end()
         self._end_stream()
-        self._drop_others(self._slots(), "")
+        self._table.drop_others(self._table.slots(), "")
 
     def close(self) -> None:
         """Close the connections."""
-        self._end_snapshot()
+        self._contents.end_snapshot()
         self._end_stream()
         self._client.close()

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.pq.abc import PGconn
 from psycopg.rows import TupleRow
+from psycopg.waiting import Wait
 
 from holdfast.ingest.waits import Waits
 
@@ -36,12 +37,17 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
 
     def wait(self, gen: PQGen[_T], *args: Any, **kwargs: Any) -> _T:
         """Wait for an operation as psycopg does. It resumes the operation each 0.1 s if nothing came."""
-        return super().wait(self._watched(gen), *args, **kwargs)
-
-    def _watched(self, gen: PQGen[_T]) -> PQGen[_T]:
-        began_s = time.monotonic()
         try:
             wanted = next(gen)
+        except StopIteration as ended:
+            # What it needs is here, as nearly always while rows come.
+            result: _T = ended.value
+            return result
+        return super().wait(self._watched(gen, wanted), *args, **kwargs)
+
+    def _watched(self, gen: PQGen[_T], wanted: Wait) -> PQGen[_T]:
+        began_s = time.monotonic()
+        try:
             while True:
                 ready = yield wanted
                 if ready:

@@ -29,7 +29,7 @@ from holdfast.errors import BadInput, SourceStalled, StorageError, StoreUnreacha
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.source import LastMessage
-from holdfast.ingest.sources import postgres, postgres_log, postgres_rows
+from holdfast.ingest.sources import postgres_asked, postgres_contents, postgres_log, postgres_rows
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.ingest.sources.postgres_table import FittingTable, checked
 from holdfast.persist import PersistClient, Schema
@@ -272,7 +272,7 @@ def test_a_transaction_that_is_read_in_pieces_appears_whole(
 def test_initial_contents_beyond_the_limit_stall_the_source(
     client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(postgres, "PIECE_BYTES", piece)
+    monkeypatch.setattr(postgres_contents, "PIECE_BYTES", piece)
     table.insert(*((each, "x" * 50) for each in range(20)))
     with pytest.raises(SourceStalled, match="the initial contents have more than 1,024 bytes") as told:
         fed(client, table, block={"batch": {"maxTransactionBytes": "1Ki"}})
@@ -727,7 +727,7 @@ def test_a_binding_of_an_earlier_build_gets_traces(
 ) -> None:
     table.insert((1, "a"))
     with monkeypatch.context() as patched:
-        patched.setattr(postgres, "checked", lambda *each: untraced(checked(*each)))
+        patched.setattr(postgres_asked, "checked", lambda *each: untraced(checked(*each)))
         fed(client, table)
         table.insert((2, "b"))
         fed(client, table)
@@ -963,16 +963,16 @@ def test_a_table_that_is_truncated_while_the_snapshot_is_made_is_no_empty_one(
     table.insert((1, "a"), (2, "b"))
     source, ingestion = opened(client, table)
     ingestion.step()
-    made = source._made_slot
+    made = source._contents._made_slot
 
     def slot_and_truncation(replication: Any) -> Any:
         found = made(replication)
-        monkeypatch.setattr(source, "_made_slot", made)
+        monkeypatch.setattr(source._contents, "_made_slot", made)
         table.run("TRUNCATE orders")
         table.insert((3, "c"))
         return found
 
-    monkeypatch.setattr(source, "_made_slot", slot_and_truncation)
+    monkeypatch.setattr(source._contents, "_made_slot", slot_and_truncation)
     assert [each.waits for each in source.probe(ingestion.bound)] == [True]
     drained(ingestion)
     assert rows(client) == table.rows()
@@ -1400,7 +1400,7 @@ def test_user_and_password_come_from_a_secret(
 def test_an_open_transaction_is_named(
     client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.ingest.sources.postgres.PATIENCE_S", 0.5)
+    monkeypatch.setattr("holdfast.ingest.sources.postgres_contents.PATIENCE_S", 0.5)
     with psycopg.connect(table.url) as other:
         other.execute("INSERT INTO orders VALUES (1, 'late')")
         with pytest.raises(StoreUnreachable, match="a transaction is open since before"):

@@ -432,7 +432,7 @@ def test_a_stream_that_is_lost_in_the_middle_is_read_again(
 def noted(source: Postgres) -> list[str]:
     """What the source tells its user from now on."""
     told: list[str] = []
-    source._waits = Waits(told.append)
+    source._waits = source._table.waits = Waits(told.append)
     return told
 
 

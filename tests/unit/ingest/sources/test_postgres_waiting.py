@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast.ingest import Ingestion, StepOutcome, waits
-from holdfast.ingest.sources import postgres, postgres_client, postgres_stream
+from holdfast.ingest.sources import postgres, postgres_client, postgres_contents, postgres_stream
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.ingest.sources.postgres_client import PostgresClient
 from holdfast.persist import PersistClient
@@ -175,14 +175,14 @@ def test_a_stop_ends_the_wait_for_open_transactions_and_locks(client: PersistCli
 def test_a_stop_ends_the_reading_of_the_contents(
     client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "PIECE_BYTES", 1)
+    monkeypatch.setattr(postgres_contents, "PIECE_BYTES", 1)
     table.run("INSERT INTO orders SELECT each, 'x' FROM generate_series(1, 1000) each")
     source, ingestion = opened(client, table)
     pieces = 0
 
     def stopped(seconds: float) -> bool:
         nonlocal pieces
-        pieces += source._snapshot is not None
+        pieces += source._contents._snapshot is not None
         return pieces > 10
 
     ended_at_once(source, ingestion, stopped)
