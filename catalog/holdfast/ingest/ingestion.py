@@ -886,9 +886,9 @@ class Ingestion:
     ) -> None:
         """Take steps until `stopped(seconds)` says so after it waited. With `once`, until the current end.
 
-        By default it sleeps and goes on. `on_step` is called after each step. A source that waits for its
-        server in the middle of a step calls `stopped` too, and the step then ends without a commit. `run`
-        also returns if the rendition is complete because another one took over. Raises like `step`.
+        By default it sleeps and goes on. `on_step` is called after each step. A source that waits or
+        reads for long calls `stopped` in the middle of a step, which then ends without a commit. `run` also
+        returns if the rendition is complete because another one took over. Raises like `step`.
         """
         stopped = stopped or threading.Event().wait
         self._waits.stopped = stopped

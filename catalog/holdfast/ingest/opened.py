@@ -87,7 +87,8 @@ def ingest_source(
     and `columns` has the other columns. A `schema` may stand for both. An existing collection must have these
     columns.
 
-    `stopped(seconds)` waits for at most `seconds`, and returns True to end. By default it sleeps.
+    `stopped(seconds)` waits for at most `seconds`, and returns True to end. By default it sleeps. A source in
+    Postgres also calls it in the middle of a step, which then ends without a commit.
     `on_step` is called after each step.
 
     It feeds the current rendition, until another one takes over. With the id of another `rendition` it feeds
