@@ -358,7 +358,11 @@ class SourceBatch(ApiModel):
     """The size of a step."""
 
     max_rows: int = Field(default=1_000_000, ge=1, description="The most messages of one step.")
-    max_bytes: _Size = Field(default="256Mi", description="The most bytes of one step.")
+    max_bytes: _Size = Field(
+        default="256Mi",
+        description="The most bytes of one step. With envelopes Upsert and Debezium also of the copy of the "
+        "collection that is kept in memory; without a copy, each step looks up its keys.",
+    )
     max_transaction_bytes: _Size = Field(
         default="1Gi",
         description="With kafka.transactions and with postgres: the most bytes of a transaction, for "

@@ -6,7 +6,7 @@
   ranges, and commits each step with its bindings in one multi-write.
 - Executors read and decode the ranges, one task for each. Messages never pass through the JVM. Without an
   envelope the executors also upload the rows. For Upsert they return the rows, and the driver merges them
-  with the contents of the collection, which it keeps in memory.
+  with the contents of the collection: with a copy of them, or those of the keys (`UpsertState`).
 - The driver itself reads a table of Postgres, and another collection.
 - Any number of drivers may run, also `holdfast ingest` in another process. The commits decide, and who loses
   deletes its uploads. Uploads of a killed driver are swept after the leases of its writers.
