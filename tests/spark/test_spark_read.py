@@ -354,6 +354,9 @@ def test_read_raises_one_line_of_its_own_with_what_to_do(
     assert str(early) == "collection people is not complete at 99: its latest complete time is 5"
     assert early.hint == "wait, or read at an earlier time"
     assert error(HoldfastError, as_of_timestamp=dt.date(2026, 1, 1)).hint == early.hint
+    naive = dt.datetime(2026, 1, 1)  # noqa: DTZ001
+    assert "has no zone" in str(error(BadInput, as_of_timestamp=naive))
+    assert error(HoldfastError, as_of_timestamp=naive.replace(tzinfo=dt.UTC)).hint == early.hint
     assert (
         error(BadInput, as_of=dt.date(2026, 1, 1)).hint
         == "for a date or time, use the option 'asOfTimestamp'"

@@ -87,13 +87,15 @@ class _Named(NamedTuple):
 class _Parsed(NamedTuple):
     """What a query is about.
 
-    `names` and `times` are tables that it reads, `described` those of which it shows the columns, and `lists`
-    says whether it asks which tables there are.
+    `names` and `times` are tables that it reads, and `described` those of which it shows the columns. `lists`
+    says whether it asks which tables there are; it also does if the location has no table of a name in
+    `may_list`.
     """
 
     names: list[_Named]
     times: list[_Named]
     described: list[_Named]
+    may_list: list[str]
     lists: bool
 
 
@@ -284,7 +286,7 @@ def sql(
         wanted = _by_name(parsed.names, infos)
         wanted += [(each, _required(each.name, infos)) for each in parsed.times]
         declared = [info for _, info in _by_name(parsed.described, infos)]
-        if parsed.lists:
+        if parsed.lists or any(_known(name, infos) is None for name in parsed.may_list):
             declared = [info for _, info in _by_name([_Named(name) for name in infos], infos)]
         if declared and wanted:
             raise BadInput(
@@ -342,14 +344,17 @@ def _parsed(query: str) -> _Parsed:
         names: dict[_Named, None] = {}
         times: dict[_Named, None] = {}
         described: dict[_Named, None] = {}
+        may_list: list[str] = []
         lists = False
         for node, is_described in _nodes(found):
             match node:
                 case {"type": "BASE_TABLE", "schema_name": str(schema), "table_name": str(name)}:
-                    if schema.lower() in _SCHEMAS or _LISTS.fullmatch(name.lower()):
+                    if schema.lower() in _SCHEMAS:
                         lists = True
-                    else:
-                        (described if is_described else names)[_Named(name)] = None
+                        continue
+                    if _LISTS.fullmatch(name.lower()):
+                        may_list.append(name)
+                    (described if is_described else names)[_Named(name)] = None
                 case {"type": "TABLE_FUNCTION", "function": {"function_name": str(name), "arguments": given}}:
                     if name.lower() == _AS_OF:
                         times[_Named(*_constants(connection, given))] = None
@@ -359,7 +364,7 @@ def _parsed(query: str) -> _Parsed:
                         raise BadInput(f"sql: {name} can't be used", hint="write the tables into the query")
                 case {"type": "SHOW_REF", "query": None}:
                     lists = True
-    return _Parsed(list(names), list(times), list(described), lists)
+    return _Parsed(list(names), list(times), list(described), may_list, lists)
 
 
 def _serialized(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:

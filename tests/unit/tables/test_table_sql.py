@@ -352,10 +352,20 @@ def test_a_query_shows_which_tables_and_columns_there_are(
     assert nullable[:2] == [("Order Lines", "id", "NO"), ("Order Lines", "n", "YES")]
     # The tables of DuckDB are empty, so it doesn't know how large ours are.
     assert {row[1] for row in values(client, listed.format("estimated_size", "duckdb_tables()"))} == {None}
+    for source in ("pg_tables", "sqlite_master"):
+        assert len(values(client, f"SELECT * FROM {source}")) == 3
     with holdfast.sql(client, "SHOW TABLES") as result:
         assert result.times == {}
     with holdfast.table(client, "MORE", columns=types), pytest.raises(BadInput, match="are the same name"):
         values(client, "SHOW TABLES")
+
+
+def test_a_table_may_have_a_name_that_duckdb_uses(tables: tuple[PersistClient, Table, Table]) -> None:
+    client, _, _ = tables
+    with holdfast.table(client, "pg_tables", columns={"id": "int64"}) as table:
+        table.append([{"id": 7}])
+        assert values(client, "SELECT * FROM pg_tables") == [(7,)]
+        assert ("pg_tables",) in values(client, "SHOW TABLES")
 
 
 def test_an_explanation_reads_no_rows_and_a_summary_does(
