@@ -287,7 +287,8 @@ def sql(
         wanted += [(each, _required(each.name, infos)) for each in parsed.times]
         declared = [info for _, info in _by_name(parsed.described, infos)]
         if parsed.lists or any(_known(name, infos) is None for name in parsed.may_list):
-            declared = [info for _, info in _by_name([_Named(name) for name in infos], infos)]
+            there = [_Named(name) for name, info in infos.items() if not info.dropped]
+            declared = [info for _, info in _by_name(there, infos)]
         if declared and wanted:
             raise BadInput(
                 "sql: the query reads tables, and also asks which tables or columns there are",

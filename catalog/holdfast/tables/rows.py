@@ -17,6 +17,7 @@ from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.schema import DIFF, TIME, Column
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
     import polars as pl
 
@@ -33,6 +34,7 @@ TableLike: TypeAlias = Union[
     pa.RecordBatch,
     "pd.DataFrame",
     "pl.DataFrame",
+    "npt.NDArray[Any]",
     ArrowStream,
     Sequence[Mapping[str, Any]],
     Mapping[str, Iterable[Any]],

@@ -144,6 +144,8 @@ def test_a_drop_says_whom_it_waits_for_and_the_next_one_finishes_it(
     for columns in (None, {"id": "int64"}):
         with pytest.raises(CollectionNotFound, match="table orders is being dropped"):
             holdfast.table(client, "orders", columns=columns)
+    with holdfast.sql(client, "SHOW TABLES") as result:
+        assert result.read().num_rows == 0
     reader.close()
     assert holdfast.drop_table(client, "orders") == ()
     holdfast.table(client, "orders", columns={"id": "int64"}).close()

@@ -29,6 +29,42 @@ reveal_type(table.append([{"id": 1}]))
 reveal_type(holdfast.sql("memory://types", "select 1").read())
 """
 TYPES = ("Table", "Table", "RecordBatchReader", "DataFrame", "DataFrame", "int", "Table")
+WRITING = """
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+
+import holdfast
+from holdfast.tables import KeysLike, TableLike
+
+table = holdfast.table("memory://types", "orders")
+forms: list[TableLike] = [
+    [{"id": 1}],
+    {"id": [1], "note": ["a"]},
+    pa.table({"id": [1]}),
+    pa.RecordBatch.from_pylist([{"id": 1}]),
+    pd.DataFrame({"id": [1]}),
+    pl.DataFrame({"id": [1]}),
+    np.array([(1,)], dtype=[("id", "i8")]),
+    table.to_duckdb(),
+    table,
+]
+keys: list[KeysLike] = [[1], [(1, "a")], {1}, pd.Series([1]), np.array([1]), pl.Series([1]), *forms]
+for form in forms:
+    table.append(form)
+for each in keys:
+    table.delete(each)
+holdfast.write({table: holdfast.Upsert([{"id": 1}])})
+table.append([{"id": 1, "note": "a"}, {"id": 2}])
+"""
+WRONG = (
+    'table.append("abc")',
+    "table.append(5)",
+    "table.upsert([1, 2])",
+    "table.delete(5)",
+    "table.read(as_of=1.5)",
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +80,8 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert code
         (folder / f"{Path(page).stem.replace('-', '_').lower()}.py").write_text("\n".join(code))
     (folder / "reading.py").write_text(READING)
+    refused = "".join(f"{line}  # type: ignore\n" for line in WRONG)
+    (folder / "writing.py").write_text(WRITING + refused)
     return folder
 
 
