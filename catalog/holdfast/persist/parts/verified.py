@@ -5,8 +5,9 @@ that checksum, and keeps the checksum of each block. Later reads read the blocks
 each of them with its own checksum. So no unverified byte decides what is read or skipped, at any time, and a
 lookup in a part that was read before costs a few blocks.
 
-The checksums of one part take 4 bytes per block. They are kept for the last parts of a shard, as long as its
-client is open.
+The checksums of one part take 4 bytes per block. They are kept for the last `_MOST_PARTS` parts of a shard,
+as long as its client is open. So are footers, and what was derived from them: at most `_FOOTER_BYTES` of a
+shard. A footer that is no longer kept is read again, and verified by the checksums of its blocks.
 
 The decoded rows of a part with few rows are kept too, and those of row groups in which rows were looked up:
 at most `_ROWS_BYTES` of a part and `_GROUP_BYTES` of a row group, and at most `_ALL_ROWS_BYTES` in the
@@ -42,6 +43,11 @@ from holdfast.persist.stores.random_input import RandomInput
 BLOCK_BYTES: Final = 16 * 1024
 _READ_BYTES: Final = 64 * BLOCK_BYTES
 _MOST_PARTS: Final = 1024
+_FOOTER_BYTES: Final = 64 * 1024 * 1024
+# About what a footer takes in memory, with what is derived from it, for each column of a row group and for
+# each row group.
+_CHUNK_BYTES: Final = 1024
+_GROUP_FOOTER_BYTES: Final = 8 * 1024
 _ROWS_BYTES: Final = 1024 * 1024
 _GROUP_BYTES: Final = 4 * 1024 * 1024
 _ALL_ROWS_BYTES: Final = 64 * 1024 * 1024
@@ -51,7 +57,7 @@ _LEAST_BYTES: Final = 16 * 1024
 _WHOLE: Final = -1
 
 _lock: Final = ForkLock()
-_kept: "WeakKeyDictionary[Machine, OrderedDict[str, KnownPart]]" = WeakKeyDictionary()
+_kept: "WeakKeyDictionary[Machine, _KeptParts]" = WeakKeyDictionary()
 
 
 class _KeptRows:
@@ -125,6 +131,11 @@ class KnownPart:
     bounds: PartBounds
     groups: dict[Schema, list[GroupBounds]]
 
+    @property
+    def footer_bytes(self) -> int:
+        """About how many bytes the footer takes, with what is derived from it."""
+        return self.metadata.num_row_groups * (_GROUP_FOOTER_BYTES + self.metadata.num_columns * _CHUNK_BYTES)
+
     def groups_through(self, schema: Schema, own: Schema) -> list[GroupBounds]:
         """The bounds of the row groups as rows of `schema`. The part was written under `own`."""
         if schema not in self.groups:
@@ -139,10 +150,14 @@ def known_part(machine: Machine, part: Part) -> KnownPart:
         PartGone: its blob does not exist.
         CorruptBlob: its bytes are damaged.
     """
-    known = _known(machine, part)
-    if known is None:
-        known = read_twice(machine.location, str(part.blob_key), lambda: _verified(machine, part))
-        _keep(machine, known)
+    with _lock:
+        kept = _kept.setdefault(machine, _KeptParts())
+        found = kept.get(part)
+    if isinstance(found, KnownPart):
+        return found
+    known = read_twice(machine.location, str(part.blob_key), lambda: _verified(machine, part, found))
+    with _lock:
+        kept.put(known)
     return known
 
 
@@ -207,30 +222,50 @@ def rows_of_groups(machine: Machine, known: KnownPart, groups: Sequence[int]) ->
             yield rows
 
 
+class _KeptParts:
+    """The parts of a shard that were used last: what is known of them, or only their checksums."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, KnownPart] = OrderedDict()
+        self._blocks: OrderedDict[str, tuple[Part, array[int]]] = OrderedDict()
+
+    def get(self, part: Part) -> "KnownPart | array[int] | None":
+        """What is known of a part, or only the checksums of its blocks."""
+        key = str(part.blob_key)
+        if key not in self._blocks:
+            return None
+        verified, blocks = self._blocks[key]
+        # Two histories of a shard may differ in what they say of a part.
+        if (verified.crc32c, verified.size_bytes) != (part.crc32c, part.size_bytes):
+            return None
+        self._blocks.move_to_end(key)
+        if key not in self._known:
+            return blocks
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    def put(self, known: "KnownPart") -> None:
+        key = str(known.part.blob_key)
+        self.drop(key)
+        self._blocks[key] = known.part, known.blocks
+        self._known[key] = known
+        while len(self._blocks) > _MOST_PARTS:
+            self.drop(next(iter(self._blocks)))
+        size = sum(each.footer_bytes for each in self._known.values())
+        while size > _FOOTER_BYTES and len(self._known) > 1:
+            size -= self._known.popitem(last=False)[1].footer_bytes
+
+    def drop(self, key: str) -> bool:
+        """Forget all of a part. Return whether it was known."""
+        self._known.pop(key, None)
+        return self._blocks.pop(key, None) is not None
+
+
 def forget(machine: Machine, part: Part) -> bool:
     """Verify a part as a whole before its next read. Return whether it was known."""
     machine.location.blob.forget(str(part.blob_key))
     with _lock:
-        return _kept.get(machine, OrderedDict()).pop(str(part.blob_key), None) is not None
-
-
-def _known(machine: Machine, part: Part) -> KnownPart | None:
-    with _lock:
-        found = _kept.setdefault(machine, OrderedDict())
-        known = found.get(str(part.blob_key))
-        # Two histories of a shard may differ in what they say of a part.
-        if known is None or (known.part.crc32c, known.part.size_bytes) != (part.crc32c, part.size_bytes):
-            return None
-        found.move_to_end(str(part.blob_key))
-        return known
-
-
-def _keep(machine: Machine, known: KnownPart) -> None:
-    with _lock:
-        found = _kept.setdefault(machine, OrderedDict())
-        found[str(known.part.blob_key)] = known
-        while len(found) > _MOST_PARTS:
-            found.popitem(last=False)
+        return machine in _kept and _kept[machine].drop(str(part.blob_key))
 
 
 def _open(machine: Machine, part: Part) -> pa.NativeFile:
@@ -245,34 +280,43 @@ def _open(machine: Machine, part: Part) -> pa.NativeFile:
     return retry(attempt, machine.config, machine.clock)
 
 
-def _verified(machine: Machine, part: Part) -> KnownPart:
+def _verified(machine: Machine, part: Part, blocks: "array[int] | None") -> KnownPart:
+    """Read the footer of a part. Without the checksums of its blocks, first read and compare all of it."""
+
+    def attempt() -> KnownPart:
+        with _open(machine, part) as file:
+            return _known_of(machine, part, file, blocks or _blocks_of(part, file))
+
+    return retry(attempt, machine.config, machine.clock)
+
+
+def _blocks_of(part: Part, file: pa.NativeFile) -> "array[int]":
     """Read all of a part, and compare it with the state."""
-    return retry(lambda: _read_whole(machine, part), machine.config, machine.clock)
-
-
-def _read_whole(machine: Machine, part: Part) -> KnownPart:
     key, crc32c = str(part.blob_key), 0
     blocks = array("I")
-    with _open(machine, part) as file:
-        try:
-            if (size := file.size()) != part.size_bytes:
-                found = f"more than {part.size_bytes} bytes" if size > part.size_bytes else f"{size} bytes"
-                raise CorruptBlob(key, f"{part.size_bytes} bytes", found)
-            for start in range(0, size, _READ_BYTES):
-                data = file.read_at(min(_READ_BYTES, size - start), start)
-                crc32c = google_crc32c.extend(crc32c, data)
-                blocks.extend(_checksums(data))
-        except OSError as error:
-            raise Determinate(f"can't read {key}: {error}") from error
-        if crc32c != part.crc32c:
-            raise CorruptBlob(key, f"crc32c {part.crc32c:08x}", f"{crc32c:08x}")
-        own = machine.schema_of(part)
-        try:
-            with pa.PythonFile(_BlockFile(file, part, blocks), mode="r") as verified:
-                metadata = pq.read_metadata(verified)
-            check_footer(metadata, own, key=key)
-        except UNREADABLE as error:
-            raise read_error(error, key) from error
+    try:
+        if (size := file.size()) != part.size_bytes:
+            found = f"more than {part.size_bytes} bytes" if size > part.size_bytes else f"{size} bytes"
+            raise CorruptBlob(key, f"{part.size_bytes} bytes", found)
+        for start in range(0, size, _READ_BYTES):
+            data = file.read_at(min(_READ_BYTES, size - start), start)
+            crc32c = google_crc32c.extend(crc32c, data)
+            blocks.extend(_checksums(data))
+    except OSError as error:
+        raise Determinate(f"can't read {key}: {error}") from error
+    if crc32c != part.crc32c:
+        raise CorruptBlob(key, f"crc32c {part.crc32c:08x}", f"{crc32c:08x}")
+    return blocks
+
+
+def _known_of(machine: Machine, part: Part, file: pa.NativeFile, blocks: "array[int]") -> KnownPart:
+    key, own = str(part.blob_key), machine.schema_of(part)
+    try:
+        with pa.PythonFile(_BlockFile(file, part, blocks), mode="r") as verified:
+            metadata = pq.read_metadata(verified)
+        check_footer(metadata, own, key=key)
+    except UNREADABLE as error:
+        raise read_error(error, key) from error
     return KnownPart(part, blocks, metadata, PartBounds(own, metadata), {})
 
 
