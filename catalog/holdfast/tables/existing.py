@@ -25,7 +25,8 @@ def rows_of(
 ) -> pa.Table:
     """The rows at `as_of` with these keys, with `_diff`. All rows for None. `names` are those of the columns.
 
-    Raises like `CollectionReader.snapshot`, or for `ChangedSince` like `CollectionReader.changes`.
+    The time must be complete, as it is if a writer's position is past it. Raises like
+    `CollectionReader.snapshot`, or for `ChangedSince` like `CollectionReader.changes`.
     """
     if isinstance(keys, ChangedSince):
         changes = list(reader.changes(keys.time, as_of, names=names))
@@ -33,14 +34,14 @@ def rows_of(
         wanted = names.shown_schema(described().stored_schema).arrow_diff
         return pa.Table.from_batches([fitted(each, wanted) for each in changes], wanted)
     if keys is None:
-        return reader.snapshot(as_of, names=names).to_table()
+        return reader.complete_snapshot(as_of, names).to_table()
     if isinstance(keys, ChosenBy):
-        snapshot = reader.snapshot(as_of, names=names)
+        snapshot = reader.complete_snapshot(as_of, names)
         # An expression may name a column by its place, among those that people see.
         return snapshot.filtered(filter_of(keys.where, without_aliases(snapshot.schema))).to_table()
     if not keys.num_rows:
         return names.shown_schema(reader.info.stored_schema).arrow_diff.empty_table()
-    snapshot = reader.snapshot(as_of, names=names)
+    snapshot = reader.complete_snapshot(as_of, names)
     found = snapshot.filtered(KeyFilter(snapshot.schema, keys)).to_table()
     # Compare only now: before it read the rows, the reader may have known an earlier schema than theirs.
     if found.schema.equals(names.shown_schema(reader.info.stored_schema).arrow_diff):

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import numpy as np
@@ -147,6 +148,14 @@ def test_rows_of_all_forms(orders: Table, made: Callable[[dict[str, list[Any]]],
     assert rows(orders) == [(1, "a"), (2, "b"), (3, "c")]
     orders.delete(made({"id": [1, 3], "note": ["other", None]}))
     assert rows(orders) == [(2, "b")]
+
+
+def test_an_upsert_after_another_looks_up_no_time(orders: Table) -> None:
+    orders.upsert([{"id": 1, "note": "a"}])
+    with mock.patch.object(CollectionReader, "upper", side_effect=AssertionError):
+        orders.upsert([{"id": 1, "note": "b"}, {"id": 2, "note": "c"}])
+        orders.delete([2])
+    assert orders.read().select(["id", "note"]).to_pylist() == [{"id": 1, "note": "b"}]
 
 
 def test_an_upsert_replaces_whatever_has_the_key(orders: Table) -> None:

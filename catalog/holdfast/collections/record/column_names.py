@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.collections.record.comments import Comments
 from holdfast.errors import BadInput
 from holdfast.persist.checks import check_schema
 from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds, RowFilter
 from holdfast.persist.rows.schema import DIFF, TIME, Column, Schema
-from holdfast.persist.rows.values import R
+from holdfast.persist.rows.values import R, values_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +220,7 @@ def check_column(schema: Schema, name: str, where: str) -> None:
 
 def removes(updates: pa.RecordBatch) -> bool:
     """Whether some of the updates remove rows."""
-    return bool(pc.any(pc.less(updates.column(DIFF), 0)).as_py())
+    return bool((values_of(updates.column(DIFF)) < 0).any())
 
 
 def check_removals(updates: pa.RecordBatch, names: ColumnNames) -> None:

@@ -109,6 +109,8 @@ class KeyFilter:
             return None
         starts, ends = spans
         counts = ends - starts
+        if (counts == 1).all():
+            return pa.array(starts)
         before = np.cumsum(counts) - counts
         return pa.array(np.repeat(starts - before, counts) + np.arange(counts.sum()))
 
@@ -136,9 +138,8 @@ class KeyFilter:
         if not is_sorted and not ascends(values):
             return None
         if len(values):
-            first, last = np.searchsorted(wanted, values[0]), np.searchsorted(wanted, values[-1], "right")
-            wanted = wanted[first:last]
-        starts, ends = np.searchsorted(values, wanted), np.searchsorted(values, wanted, "right")
+            wanted = wanted[wanted.searchsorted(values[0]) : wanted.searchsorted(values[-1], "right")]
+        starts, ends = values.searchsorted(wanted), values.searchsorted(wanted, "right")
         there = starts < ends
         return starts[there], ends[there]
 
