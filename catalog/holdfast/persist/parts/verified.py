@@ -134,7 +134,8 @@ class KnownPart:
     @property
     def footer_bytes(self) -> int:
         """About how many bytes the footer takes, with what is derived from it."""
-        return self.metadata.num_row_groups * (_GROUP_FOOTER_BYTES + self.metadata.num_columns * _CHUNK_BYTES)
+        each: int = _GROUP_FOOTER_BYTES + self.metadata.num_columns * _CHUNK_BYTES
+        return each * int(self.metadata.num_row_groups)
 
     def groups_through(self, schema: Schema, own: Schema) -> list[GroupBounds]:
         """The bounds of the row groups as rows of `schema`. The part was written under `own`."""
