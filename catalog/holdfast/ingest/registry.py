@@ -87,7 +87,7 @@ class Registry:
                 if time.monotonic() > began_s + self._patience_s:
                     raise self.failure(id_, str(error)) from None
                 self._waits.away(server, str(error), began_s)
-                time.sleep(PAUSE_S)
+                self._waits.pause(PAUSE_S)
             else:
                 self._waits.back(server)
                 self._patience_s = PATIENCE_S

@@ -162,7 +162,7 @@ class Kafka:
                 if time.monotonic() > began_s + (_DELETED_S if self._topic_id else _MISSING_S):
                     raise self._missing() from None
                 self._shown.away(self._where, "the brokers don't know it", began_s)
-                time.sleep(PAUSE_S)
+                self._shown.pause(PAUSE_S)
             else:
                 self._shown.back(self._where)
                 return found
@@ -197,7 +197,7 @@ class Kafka:
                 return {str(each): int(result.offset) for each, result in zip(partitions, found, strict=True)}
             if time.monotonic() > deadline:
                 raise self._client.failure(what, None)
-            time.sleep(PAUSE_S)
+            self._shown.pause(PAUSE_S)
 
     def _recreated(self, bound: Mapping[str, Binding], identity: str) -> SourceStalled:
         ends = ", ".join(f"partition {name} up to {each.position}" for name, each in sorted(bound.items()))
@@ -365,11 +365,12 @@ class Kafka:
                     self._check_there(wanted, position)
                     # The consumer has given the partition up.
                     self._assign({partition: position})
-                    time.sleep(PAUSE_S)
+                    self._shown.pause(PAUSE_S)
                 if reached == before:
                     if time.monotonic() - moved_s > self._client.patience_s:
                         raise self._client.failure(f"read partition {partition} of {self._where}", unsure)
                     self._client.waits(moved_s, unsure)
+                    self._shown.pause(0)
                     continue
                 moved_s = time.monotonic()
                 self._client.responds()

@@ -199,7 +199,7 @@ class KafkaClient:
                 # This client may never find a broker that came back. Its requests may be under way.
                 self._retired.append(self.admin)
                 self.admin, renewed_s = self._new_admin(), now_s
-            time.sleep(PAUSE_S)
+            self._waits.pause(PAUSE_S)
 
     def waits(self, since_s: float, error: KafkaError | None = None) -> None:
         """Show that the brokers have not responded since then."""

@@ -182,10 +182,18 @@ def test_a_killed_broker_loses_and_repeats_nothing(tmp_path: Path, kafka: Broker
                 wait_for_line(tmp_path, f"waiting for Kafka at {kafka.servers}: ")
                 kafka.serve()
             wait_for_more(tmp_path, topic, process)
+        wait_for_line(tmp_path, "going on after ")
+        kafka.kill()
+        try:
+            # The wait for a broker lasts up to a minute. A stop ends it.
+            time.sleep(1)
+            process.terminate()
+            assert process.wait(15) == 0
+        finally:
+            kafka.serve()
     finally:
         process.kill()
         process.communicate()
-    wait_for_line(tmp_path, "going on after ")
     check(tmp_path, orders, 0, "after the broker came back")
 
 

@@ -58,6 +58,7 @@ def asking(source: Postgres) -> int:
 # A process that is frozen
 
 
+@pytest.mark.long
 def test_a_frozen_sender_is_left_and_waited_for(
     client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_stop_ends_the_wait_for_open_transactions_and_locks(client: PersistCli
     assert len(table.slots()) == 1
 
 
+@pytest.mark.long
 def test_a_stop_ends_the_reading_of_the_contents(
     client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
