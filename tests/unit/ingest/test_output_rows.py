@@ -18,8 +18,8 @@ from unit.collections.stores import NoWait, Stores
 from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, row, rows
 from unit.ingest.topic import Topic
 
-NEVER, SOON, ALWAYS = -1, 150, 1 << 40
-"""How large a copy may be: none at all, a few rows, and as large as it gets."""
+NEVER, ALWAYS = -1, 1 << 40
+"""How large a copy may be: none at all, and as large as it gets."""
 FLOATS = Schema.of({"id": "float64", "tenant": "string?"}, {"name": "string?", "x": "float32?"})
 KINDS: dict[str, tuple[Schema, tuple[str, ...]]] = {
     "integers": (SCHEMA, ()),
@@ -67,6 +67,11 @@ class World:
             patch.setattr(ingestion, "UpsertState", state)
             return pipeline(self.client, self.topic, envelope=self.envelope)
 
+    def limit(self, most_bytes: int) -> None:
+        """Change how large the copy may be."""
+        assert self.feed._state is not None
+        self.most_bytes = self.feed._state._most_bytes = most_bytes
+
     def step(self) -> tuple[IngestStep, str]:
         """Take a step. Returns it with the contents after it, in order: floats as text, with their signs."""
         self.clock.ms += 1_000
@@ -79,7 +84,11 @@ class World:
 
     def errors(self) -> list[dict[str, Any]]:
         """The bad records."""
-        return errors(StorageController(self.client), "orders")[1].sort_by("position").to_pylist()
+        return (
+            errors(StorageController(self.client), "orders")[1]
+            .sort_by([(each, "ascending") for each in ("partition", "position")])
+            .to_pylist()
+        )
 
 
 def _state(most_bytes: int, schema: Schema, _: int) -> UpsertState:
@@ -109,10 +118,12 @@ def sent(topic: Topic, kind: str, chance: random.Random) -> None:
 
 
 def fed(kind: str, seed: int) -> list[World]:
-    """Feed the same messages in equal steps: with a copy, without one, and with one that grows too large."""
-    worlds = [World(kind, most, seed) for most in (ALWAYS, NEVER, SOON)]
+    """Feed the same messages in equal steps: with a copy, without one, and with one for half of them."""
+    worlds = [World(kind, most, seed) for most in (ALWAYS, NEVER, ALWAYS)]
     for number in range(10):
         states = []
+        if number == 5:
+            worlds[2].limit(NEVER)
         restarts = random.Random(seed * 100 + number).random() < 0.2
         for world in worlds:
             chance = random.Random(seed * 1_000 + number)
