@@ -134,8 +134,8 @@ class KnownPart:
     @property
     def footer_bytes(self) -> int:
         """About how many bytes the footer takes, with what is derived from it."""
-        each: int = _GROUP_FOOTER_BYTES + self.metadata.num_columns * _CHUNK_BYTES
-        return each * int(self.metadata.num_row_groups)
+        group_bytes = _GROUP_FOOTER_BYTES + int(self.metadata.num_columns) * _CHUNK_BYTES
+        return int(self.metadata.num_row_groups) * group_bytes
 
     def groups_through(self, schema: Schema, own: Schema) -> list[GroupBounds]:
         """The bounds of the row groups as rows of `schema`. The part was written under `own`."""
