@@ -21,6 +21,7 @@ from holdfast.collections import (
     StorageController,
 )
 from holdfast.collections.bulk import BulkAppend
+from holdfast.collections.record.column_names import PLAIN_NAMES
 from holdfast.collections.record.spec import Recipe
 from holdfast.persist import PersistClient, Schema
 from holdfast.tables import Table, Tail
@@ -163,6 +164,7 @@ def test_every_call_of_a_collection_raises(client: PersistClient) -> None:
         "upper": lambda r: r.upper(),
         "readable": lambda r: r.readable(),
         "snapshot": lambda r: r.snapshot(9),
+        "complete_snapshot": lambda r: r.complete_snapshot(9, PLAIN_NAMES),
         "snapshot_parts": lambda r: r.snapshot_parts(9),
         "listen": lambda r: r.listen(1),
         "shown": lambda r: r.shown(SCHEMA.arrow_updates.empty_table()),
