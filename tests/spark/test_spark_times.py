@@ -96,6 +96,16 @@ def test_a_driver_that_may_not_write_completes_nothing(
     assert orders.table.upper == upper
 
 
+def test_a_table_that_nobody_has_written_is_empty_at_past_times(orders: Orders) -> None:
+    never = holdfast.table(orders.url, "never", columns={"id": "int64"})
+    for or_earlier in ("true", "false"):
+        found = orders.find(collection="never", asOf=orders.now - HOUR, orEarlier=or_earlier)
+        assert orders.rows(found) == 0
+    with pytest.raises(AsOfNotYetAvailable, match="nothing has been written yet"):
+        orders.find(collection="never", asOf=orders.now + HOUR)
+    assert never.upper == 0
+
+
 def test_changes_after_a_time_that_is_past(orders: Orders) -> None:
     half_past = orders.now - HOUR // 2
     found = orders.find(**{"mode": "diff", "from": half_past})

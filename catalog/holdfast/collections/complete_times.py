@@ -11,6 +11,8 @@ rows. `seal_first` is the one place that decides this, and `check_write_ahead` i
   empty commit per minute, at whatever times they read.
 - An upper up to `LEAST_MS` is not a wall time: the collection counts something, and only its writers know
   what comes next. Such a collection is never sealed.
+- The earliest time that can be read is the since, also if the collection was created later: it is empty then,
+  as it is at past times if nobody has written it yet.
 """
 
 from collections.abc import Iterable
@@ -83,6 +85,9 @@ class Completeness:
 def seal_first(time: int, known: Completeness, what: str, instead: str) -> int | None:
     """Return None if `time` can be read, or else the upper to which the collection must be sealed first.
 
+    A collection that nobody has written reads as empty at times that are past. That promises nothing about
+    later reads: it is not sealed, because only its first write shows whether its times are wall times.
+
     `what` names the collection in errors, such as "table orders". `instead` says how to read at the latest
     complete time.
 
@@ -95,6 +100,9 @@ def seal_first(time: int, known: Completeness, what: str, instead: str) -> int |
     if time < known.since:
         raise too_early(time, known.since, what)
     if time < known.upper:
+        return None
+    if known.upper == 0 and not known.is_fed and LEAST_MS <= time <= known.now_ms:
+        # Nothing has been written, and the time is past: the collection is empty then.
         return None
     if known.upper <= LEAST_MS:
         raise incomplete(time, known.upper, what)
@@ -161,13 +169,27 @@ def ahead_by(upper: int, now_ms: int) -> int:
     return upper - 1 - now_ms if LEAST_MS < upper < CLOSED else 0
 
 
-def too_late(name: str, time: int, upper: int, seal: ReadSeal | None) -> BadInput:
-    """The error for a write at a time that is already complete."""
+def too_late(name: str, time: int, upper: int, seal: ReadSeal | None, now_ms: int | None) -> BadInput:
+    """The error for a write at a time that is already complete. `now_ms` is the store's clock, if known."""
     unit_hint = _unit_hint(time) if upper > LEAST_MS else ""
     sealed = sealed_past(time, seal)
-    return BadInput(
-        f"collection {name} is complete up to {upper}: rows can't be added at {time}{sealed}",
-        hint=unit_hint or f"write at {upper} or later",
+    message = f"collection {name} is complete up to {upper}: rows can't be added at {time}{sealed}"
+    if not unit_hint and now_ms is not None and (ahead := ahead_text(upper, now_ms)):
+        return BadInput(f"{message}; its time is {ahead}", hint=to_repair(name))
+    return BadInput(message, hint=unit_hint or f"write at {upper} or later")
+
+
+def ahead_text(upper: int, now_ms: int) -> str:
+    """How far the time of a collection is ahead of the store's clock. Empty if it is at most a minute."""
+    ahead_ms = ahead_by(upper, now_ms)
+    return f"AHEAD of the store's clock by {age(ahead_ms / 1000)}" if ahead_ms > BEHIND_MS else ""
+
+
+def to_repair(name: str) -> str:
+    """How to repair a collection whose time is ahead."""
+    return (
+        f"'holdfast read {name} --output FILE', then 'holdfast create NEW --from FILE' makes a collection"
+        " with the times of the clock, without the history"
     )
 
 

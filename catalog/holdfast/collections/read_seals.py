@@ -43,9 +43,10 @@ def complete(
 ) -> int:
     """Make sure that a collection can be read at `time`, with one empty commit if that is needed and allowed.
 
-    Returns an upper above `time`. The client of `controller` seals, so with a client of mode "read", nothing
-    is written. `what` and `instead` are as in `seal_first`, and so are the errors. If the store refuses the
-    seal, the client counts as one that may not write.
+    Returns an upper above `time`, or 0 for a collection that nobody has written, which is empty then. The
+    client of `controller` seals, so with a client of mode "read", nothing is written. `what` and `instead`
+    are as in `seal_first`, and so are the errors. If the store refuses the seal, the client counts as one
+    that may not write.
     """
     may_seal = controller.client.mode == "write"
     failures = 0
@@ -78,13 +79,13 @@ def complete_with(
     time: int,
     what: str,
     instead: str,
-) -> None:
+) -> int:
     """Like `complete`, for a `controller` that only reads: opens a client that may write if a seal is needed.
 
     If that client can't be opened, nothing is sealed.
     """
     try:
-        complete(controller, reader, time, what, instead)
+        return complete(controller, reader, time, what, instead)
     except AsOfNotYetAvailable as refused:
         if refused.upper <= LEAST_MS or time > controller.client.store_or_host_ms():
             raise
@@ -93,7 +94,7 @@ def complete_with(
         except HoldfastError:
             raise refused from None
         with client, StorageController(client) as writing:
-            complete(writing, reader, time, what, instead)
+            return complete(writing, reader, time, what, instead)
 
 
 def begin_at_present(controller: StorageController, collection: str) -> None:

@@ -110,11 +110,12 @@ def find(options: ReadOptions) -> Scan:
         as_of = options.as_of
         if as_of is None and frontiers.upper:
             as_of = latest(frontiers.upper)
-        elif as_of is not None and options.or_earlier:
+        elif as_of is not None and options.or_earlier and frontiers.upper:
             as_of = at_or_before(as_of, frontiers.since, frontiers.upper, f"collection {info.name}")
         elif as_of is not None:
             with controller.reader(info.collection_id, purpose="spark scan") as reader:
-                _complete(place, controller, reader, as_of)
+                if not _complete(place, controller, reader, as_of):
+                    as_of = None  # Nothing has been written, so it is empty.
         # Changes have the current columns, and a snapshot those of its time.
         is_snapshot = options.after is None and as_of is not None
         schema = info.schema_at(as_of) if is_snapshot and as_of is not None else info.schema
@@ -214,11 +215,11 @@ def with_time(batch: pa.RecordBatch, task: ScanTask) -> pa.RecordBatch:
     return batch.append_column(TIME, times)
 
 
-def _complete(place: Place, controller: StorageController, reader: CollectionReader, time: int) -> None:
+def _complete(place: Place, controller: StorageController, reader: CollectionReader, time: int) -> int:
     """Make sure that the collection can be read at a time, as `read_seals.complete_with`."""
     open_to_write = partial(place.open_to_write, controller.client.location_id)
     instead = "set the option orEarlier to true, to read at the latest complete time before it"
-    complete_with(open_to_write, controller, reader, time, f"collection {reader.info.name}", instead)
+    return complete_with(open_to_write, controller, reader, time, f"collection {reader.info.name}", instead)
 
 
 def _client(scan: Scan, given: PersistClient | None) -> AbstractContextManager[PersistClient]:

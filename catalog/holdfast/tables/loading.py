@@ -31,7 +31,7 @@ def check_times(
     """
     first, last = times
     if first < upper:
-        raise too_late(name, first, upper, seal)
+        raise too_late(name, first, upper, seal, now_ms)
     if now_ms is not None:
         check_write_ahead(f"collection {name}", last, upper, now_ms, allow)
 

@@ -220,7 +220,8 @@ class OpenTable:
             except AsOfNotYetAvailable as error:
                 with naming(f"table {self.name}"):
                     check_columns(reader.schema, columns)
-                if time is None and error.upper == 0:
+                # `complete` has let the time pass.
+                if error.upper == 0:
                     return logical_rows(reader.schema.arrow_diff.empty_table(), reader.schema)
                 raise
             with naming(f"table {self.name}"):
@@ -253,7 +254,7 @@ class OpenTable:
 
         A log message says so if that is an earlier one. It writes nothing then.
         """
-        if given is None or not or_earlier:
+        if given is None or not or_earlier or not self.reading.run(lambda reader: reader.upper()):
             return self.complete(given, f"give or_earlier=True, to read at table.latest_time({given!r})")
         time = self.latest_time(given)
         if time < (wanted := milliseconds(given)):

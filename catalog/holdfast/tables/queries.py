@@ -484,7 +484,7 @@ def _rows(table: OpenTable, time: int | None, upper: int, *, or_earlier: bool) -
     what = f"table {table.name}"
     if time is None:
         time = upper - 1 if upper else None
-    elif or_earlier:
+    elif or_earlier and upper:
         since = table.reading.run(lambda reader: reader.since())
         time = at_or_before(time, since, upper, what)
     else:

@@ -94,11 +94,12 @@ def begin(
 
 
 def snapshot_of(reader: CollectionReader, time: int | None) -> tuple[Schema, CollectionSnapshot | None]:
-    """The schema and the snapshot at a time (None: the latest; no snapshot if nothing has been written)."""
+    """The schema and the snapshot at a time (None: the latest). No snapshot if nothing has been written."""
     try:
         snapshot = reader.snapshot(time)
     except AsOfNotYetAvailable as error:
-        if time is not None or error.upper:
+        # `OpenTable.complete` has let the time pass.
+        if error.upper:
             raise
         return reader.schema, None
     return snapshot.schema, snapshot

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionReader
 from holdfast.collections.changes import net_changes
+from holdfast.collections.complete_times import LEAST_MS
 from holdfast.collections.frontiers import check_forward
 from holdfast.collections.periods import Period, period_ms
 from holdfast.collections.snapshots.manifest import SnapshotManifest
@@ -196,9 +197,10 @@ class Table:
         `columns` selects some of the columns, `where` some of the rows, and `limit` at most so many of these,
         as in `scan`.
 
-        You can read at every time that is at least a minute past. If nobody has written since then, the first
-        such read completes the table up to a minute ago. Later times, and times that this table may not
-        complete, raise `AsOfNotYetAvailable` with the latest complete time.
+        You can read at every time from `since` on that is at least a minute past. If nobody has written since
+        then, the first such read completes the table up to a minute ago. Before its first write, a table is
+        empty at all past times. Later times, and times that this table may not complete, raise
+        `AsOfNotYetAvailable` with the latest complete time.
 
         With `or_earlier`, you get the rows of the latest complete time at or before `as_of`, and nothing is
         written. That time is in the schema of the rows (`rows.schema.metadata[b"as_of"]`), `latest_time`
@@ -335,14 +337,19 @@ class Table:
         `read`, and `BadInput` if `end` is before `start`.
         """
         given = [milliseconds(start)] if end is None else [milliseconds(start), milliseconds(end)]
+        if end is None and given[0] < LEAST_MS and not self.upper:
+            # From the beginning up to now. There is no first time yet that could be complete.
+            return self._no_changes()
         check_forward(given[0], given[-1])
         # The later time first: if that is complete, the other one needs no seal.
         times = {
             each: self._opened.time_for(each, or_earlier=or_earlier) for each in sorted(given, reverse=True)
         }
+        if not (upper := self.upper):
+            return self._no_changes()
         first, last = times[given[0]], times[given[-1]]
         assert first is not None
-        until = self.upper - 1 if end is None or last is None else last
+        until = upper - 1 if end is None or last is None else last
 
         def differing(reader: CollectionReader) -> pa.Table:
             schema, changes = net_changes(reader, self._opened.describe, first, until)
@@ -413,8 +420,8 @@ class Table:
 
         The columns are `when` (the moment), `time` (the time of a write), `what` (append, upsert, delete,
         update, merge, load, revert, or a command such as "evolve collection" or "hand over"), `added` and
-        `removed` (rows; an updated row counts in both), `who`, `host` and `detail` (the result of a command,
-        as JSON).
+        `removed` (rows; an updated row counts in both), `who` (the program), `user`, `pid`, `host` and
+        `detail` (the result of a command, as JSON). Earlier builds did not record the user and the process.
 
         The writes begin after `since`: earlier ones are merged. A write that changed no row is not shown.
         Commands are kept for 30 days. If it is not known who wrote rows, they are shown as a "write" without
@@ -535,6 +542,11 @@ class Table:
 
     def _repr_html_(self) -> str:
         return page(self.name, self._opened.info.schema, self.scan)
+
+    def _no_changes(self) -> pa.Table:
+        """The difference of a table that nobody has written."""
+        schema = self._opened.info.schema
+        return logical_rows(schema.arrow_diff.empty_table(), schema)
 
     def _contents(self, time: int | None, columns: Sequence[str] | None) -> pa.Table:
         with dated(f"table {self.name}"):

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,10 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import PersistClient
+from holdfast.persist.session import Mode
 from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.state import AppendBatch, ExtendUpper
-from holdfast.tables import Table, table
+from holdfast.tables import Table, sql, table
 from holdfast.tables.moments import milliseconds
 from testbed.minio import Minio
 from unit.collections.stores import SPEC, Stores
@@ -141,7 +143,11 @@ def known(**changed: Any) -> Completeness:
         (NINE // 1000, {}, "looks like seconds"),
         (NINE * 1000, {}, "looks like microseconds"),
         (NINE * 1_000_000, {}, "looks like nanoseconds"),
-        (NINE + 1, {"upper": 0}, "nothing has been written yet"),
+        (NINE + 1, {"upper": 0}, None),
+        (NINE + 1, {"upper": 0, "store_ms": None, "may_seal": False}, None),
+        (NINE + 1, {"upper": 0, "is_fed": True}, "nothing has been written yet"),
+        (NINE + HOUR + 1, {"upper": 0}, "nothing has been written yet"),
+        (NINE // 1000, {"upper": 0}, "nothing has been written yet"),
         (7, {"upper": 7}, "latest complete time is 6"),
         (NINE, {"upper": 7}, "latest complete time is 6"),
         (5, {"upper": 7}, None),
@@ -387,7 +393,36 @@ def test_a_table_that_counts_is_never_sealed(stores: Stores, orders: Table, cloc
     writer.append([{"id": 2}], 5, 6)
     never = table(stores.open(), "never", columns=COLUMNS)
     with pytest.raises(AsOfNotYetAvailable, match="nothing has been written yet"):
-        never.read(as_of=NINE)
+        never.read(as_of=7)
+    assert never.upper == 0
+
+
+@pytest.mark.parametrize("mode", ["write", "read"])
+def test_a_table_that_nobody_has_written_is_empty_at_past_times(
+    stores: Stores, orders: Table, clock: Wall, mode: Mode, tmp_path: Path
+) -> None:
+    table(stores.open(), "never", columns=COLUMNS).close()
+    never = table(stores.open(mode=mode), "never")
+    clock.pass_(HOUR)
+    for past in (NINE - HOUR, NINE):
+        assert never.read(as_of=past).schema.names == ["id", "note"]
+        assert ids(never.read(as_of=past)) == ids(never.read(as_of=past, where=[("id", ">", 0)])) == []
+        assert never.count(as_of=past) == never.counts(as_of=past).num_rows == 0
+        assert never.diff(past).schema.names == ["id", "note", "_diff"]
+        assert never.diff(NINE - HOUR, past).num_rows == never.diff(0).num_rows == 0
+        for or_earlier in (False, True):
+            join = "SELECT * FROM never FULL JOIN orders USING (id)"
+            with sql(never.client, join, as_of=past, or_earlier=or_earlier) as found:
+                assert found.times["never"] is None
+                assert found.read().num_rows == (past >= NINE)
+    with pytest.raises(BadInput, match="go forward"):
+        never.diff(NINE, NINE - 1)
+    for ask in (lambda time: never.read(as_of=time), lambda time: never.count(as_of=time), never.diff):
+        with pytest.raises(AsOfNotYetAvailable, match="nothing has been written yet"):
+            ask(NINE + 3 * HOUR)
+    # An export is for good, and no time is complete yet.
+    with pytest.raises(BadInput, match="nothing has been written yet"):
+        never.export(tmp_path / "export", as_of=NINE)
     assert never.upper == 0
 
 
