@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionReader
 from holdfast.collections.record.state import CommandRecord
+from holdfast.collections.who import Who, parse_who
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient
 from holdfast.persist.parts.times import TimeSums
@@ -39,6 +40,8 @@ HISTORY: Final = pa.schema(
         ("added", pa.int64()),
         ("removed", pa.int64()),
         ("who", pa.string()),
+        ("user", pa.string()),
+        ("pid", pa.int64()),
         ("host", pa.string()),
         ("detail", pa.string()),
     ]
@@ -90,17 +93,21 @@ def _writes(client: PersistClient, reader: CollectionReader, sums: TimeSums, sin
         "what": [what for _, what in said],
         "added": pa.array(sums.sums[:, 0]),
         "removed": pa.array(sums.sums[:, 1]),
-        "who": [who for who, _ in said],
+        "who": [who and who.program for who, _ in said],
+        "user": [who and who.user for who, _ in said],
+        "pid": [who and who.pid for who, _ in said],
         "host": taken["hostname"],
         "detail": pa.nulls(len(times), pa.string()),
     }
     return pa.table(columns, schema=HISTORY)
 
 
-def _said(purpose: str) -> tuple[str | None, str]:
+def _said(purpose: str) -> tuple[Who | None, str]:
     """Who wrote, and what the write did, from the purpose that was recorded with it."""
     who, _, what = purpose.rpartition(SAYS_WHAT)
-    return (who or None, what) if what in KINDS else (purpose or None, "write")
+    if what not in KINDS:
+        who, what = purpose, "write"
+    return (parse_who(who) if who else None), what
 
 
 def _commands(commands: Sequence[CommandRecord]) -> pa.Table:
@@ -108,11 +115,14 @@ def _commands(commands: Sequence[CommandRecord]) -> pa.Table:
         {
             "when": each.at_ms if each.at_ms <= _LAST_MS else None,
             "what": each.kind.name.lower().replace("_", " "),
-            "who": each.who or None,
+            "who": who.program or None,
+            "user": who.user,
+            "pid": who.pid,
             "host": each.host or None,
             "detail": json.dumps(each.result) if each.result else None,
         }
         for each in commands
+        for who in [parse_who(each.who)]
     ]
     return pa.Table.from_pylist(rows, schema=HISTORY)
 

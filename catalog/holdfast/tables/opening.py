@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, CollectionSpec, CollectionState, StorageController
 from holdfast.collections.periods import NEW_TABLE, Period, period_ms, shown_period
+from holdfast.collections.who import who_here
 from holdfast.errors import (
     BadInput,
     CollectionNotFound,
@@ -118,7 +119,7 @@ class _Place:
 
     def __init__(self, client: PersistClient, key: "_Key | None" = None) -> None:
         self.client = client
-        self.controller = StorageController(client, who=_WHO)
+        self.controller = StorageController(client, who=who_here(_WHO))
         self.key = key
         self.tables = 0
 

@@ -1,6 +1,7 @@
 """`Table.history`: who wrote what and when, also after the log was cut, and by builds that record nothing."""
 
 import json
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli import main
+from holdfast.collections.who import parse_who, who_here, without_process
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient
 from holdfast.persist.ids import APPENDS_NAME
@@ -78,6 +80,21 @@ def test_each_write_has_its_kind_its_rows_and_its_writer_and_commands_come_betwe
     for wrong in (0, True, 10**7, "x"):
         with pytest.raises(BadInput, match="limit must be"):
             table.history(wrong)  # type: ignore[arg-type]
+
+
+def test_the_user_and_the_process_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ada (x), é")
+    with holdfast.table(tmp_path, "orders", columns={"id": "int64"}, key="id") as orders:
+        orders.append([{"id": 1}])
+        orders.alter(add={"note": "string?"})
+        assert [
+            (row["what"], row["who"], row["user"], row["pid"])
+            for row in orders.history().to_pylist()
+            if row["what"] in ("append", "evolve collection")
+        ] == [(what, "holdfast.table", "ada _x__ é", os.getpid()) for what in ("append", "evolve collection")]
+    assert parse_who("spark") == ("spark", None, None)
+    assert parse_who(who_here("holdfast collection"))[::2] == ("holdfast collection", os.getpid())
+    assert without_process(f"{who_here('table')}: load") == "table: load"
 
 
 def test_cuts_of_the_log_and_compaction_keep_who_wrote_until_the_since_passes(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from holdfast.cli.collection.place import location_options, opened_table
+from holdfast.cli.collection.place import location_options, name_argument, opened_table
 from holdfast.cli.facts import shown_moment, shown_result
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import note
@@ -23,7 +23,7 @@ _WIDE: Final = 100
 
 @click.command(short_help="Show who wrote what, and when.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.option(
     "--limit",
     metavar="N",
@@ -40,10 +40,14 @@ def history(location: LocationUrls, name: str, limit: int, form: str | None, out
     """Show who wrote what to a collection, and when, oldest first: appends, upserts, deletes, loads, and
     commands such as alter or handover.
 
-    'added' and 'removed' are the numbers of rows; an updated row counts in both. The writes begin after the
-    since of the collection, because earlier ones are merged. Commands are kept for 30 days. Rows of an
-    unknown writer are shown as 'write'.
-    """
+    \b
+    holdfast history orders --limit 20
+
+    'who' is the program, and 'user' and 'pid' are its user and its process. 'added' and 'removed' are the
+    numbers of rows; an updated row counts in both. The writes begin after the since of the collection,
+    because earlier ones are merged. Commands are kept for 30 days. Rows of an unknown writer are shown as
+    'write'.
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.cli.rows.show import show_rows
     from holdfast.tables.history import history
 
@@ -56,7 +60,7 @@ def history(location: LocationUrls, name: str, limit: int, form: str | None, out
     if output is None and form in {None, "table"}:
         wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= _WIDE
         found = _for_people(found, "ms" if wide else "s")
-    spare = ("host", "time")
+    spare = ("pid", "host", "time", "user")
     show_rows(found.to_batches(), found.schema, form, output, limit=limit, diff=True, spare=spare)
 
 

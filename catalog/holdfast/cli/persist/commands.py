@@ -36,7 +36,12 @@ def persist() -> None:
 @click.argument("shard", required=False)
 @list_option
 def inspect(url: str, consensus: str | None, shard: str | None, form: str) -> None:
-    """Show all shards of a location, or one: its contents and its holds."""
+    """Show all shards of a location, or one: its contents and its holds.
+
+    \b
+    holdfast persist inspect
+    holdfast persist inspect SHARD --format json
+    """  # noqa: D301 - the escape is for the formatter of the help
     with open_to_look(url, consensus) as client:
         shards = [client.inspect(each) for each in ([shard] if shard else client.shards())]
         location_id = client.location_id
@@ -76,7 +81,10 @@ def _stacked(info: "ShardInfo") -> str:
 
 
 def _row(info: "ShardInfo") -> list[str]:
-    purposes = dict.fromkeys((*info.writers, *(hold.purpose for hold in info.holds)))
+    from holdfast.collections.who import without_process
+
+    # Many processes may have written for one purpose.
+    purposes = dict.fromkeys(map(without_process, (*info.writers, *(hold.purpose for hold in info.holds))))
     return [
         info.shard_id,
         frontier(info.since),
@@ -92,7 +100,10 @@ def _pending(info: "ShardInfo") -> list[tuple[str, str]]:
     """The facts that only shards of mode WRITE_SEAL have."""
     if info.mode == "APPEND":
         return []
-    return [("mode", info.mode), ("pending", f"{info.pending_rows:,} updates in {info.pending} batches")]
+    return [
+        ("mode", info.mode),
+        ("pending", f"{count(info.pending_rows, 'update')} in {_batches(info.pending)}"),
+    ]
 
 
 def _one(info: "ShardInfo") -> str:
@@ -105,7 +116,7 @@ def _one(info: "ShardInfo") -> str:
         *(("earlier schema", known) for known in reversed(info.schemas[:-1])),
         ("since", frontier(info.since)),
         ("upper", frontier(info.upper) + (" (finalized)" if info.finalized else "")),
-        ("rows", f"{info.rows:,} updates, {size(info.size_bytes)}"),
+        ("rows", f"{count(info.rows, 'update')}, {size(info.size_bytes)}"),
         ("batches", f"{info.batches} ({parts})"),
         *_pending(info),
         ("garbage", f"{count(info.garbage, 'blob')} to delete"),
@@ -121,6 +132,10 @@ def _one(info: "ShardInfo") -> str:
     if not holds:
         return text + "nothing holds the since\n"
     return text + "\n" + render(["HELD AT", "HOLD", "FOR", "BY"], holds)
+
+
+def _batches(number: int) -> str:
+    return f"{number} batch{'' if number == 1 else 'es'}"
 
 
 def _token(fingerprint: str) -> str:

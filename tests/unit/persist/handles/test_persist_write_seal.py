@@ -604,7 +604,7 @@ def test_the_tools_tell_the_mode_and_what_is_pending(tmp_path: Path) -> None:
         sealing(client).write(updates(SPREAD))
         client.writer(OTHER, SCHEMA, purpose="test").compare_and_append(rows(1), 0, 1)
     told = [CliRunner().invoke(main, ["persist", "inspect", url, shard]).output for shard in (SHARD, OTHER)]
-    assert "4 updates in 1 batches" in told[0]
+    assert "4 updates in 1 batch" in told[0]
     assert "WRITE_SEAL" in told[0]
     assert "pending" not in told[1]
 
