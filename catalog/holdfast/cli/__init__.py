@@ -45,19 +45,57 @@ GROUPS: Mapping[str, LazyCommand] = {
 }
 
 _COLLECTION = "holdfast.cli.collection.commands"
-VERBS: Mapping[str, LazyCommand] = {
-    "ls": LazyCommand(f"{_COLLECTION}:list_", "Show all collections."),
-    "create": LazyCommand(f"{_COLLECTION}:create", "Create a collection, perhaps from a file."),
-    "drop": LazyCommand(f"{_COLLECTION}:drop", "Drop a collection and delete its data."),
-    "copy": LazyCommand(f"{_COLLECTION}:copy", "Copy a collection or a whole location, with its history."),
-    "read": LazyCommand(f"{_COLLECTION}:read", "Show the contents as of one time."),
-    "sql": LazyCommand(f"{_COLLECTION}:sql", "Run a query on the collections of a location."),
-    "write": LazyCommand(f"{_COLLECTION}:write", "Append, upsert or delete the rows of a file."),
-    "diff": LazyCommand(f"{_COLLECTION}:diff", "Show the differences between two times."),
-    "history": LazyCommand(f"{_COLLECTION}:history", "Show who wrote what, and when."),
-    "tail": LazyCommand(f"{_COLLECTION}:tail", "Follow the changes of a collection."),
+SECTIONS: Mapping[str, Mapping[str, LazyCommand]] = {
+    "Read": {
+        "ls": LazyCommand(f"{_COLLECTION}:list_", "Show all collections."),
+        "read": LazyCommand(f"{_COLLECTION}:read", "Show the contents as of one time."),
+        "count": LazyCommand(f"{_COLLECTION}:count_rows", "Show the number of rows."),
+        "sql": LazyCommand(f"{_COLLECTION}:sql", "Run a query on the collections of a location."),
+        "diff": LazyCommand(f"{_COLLECTION}:diff", "Show the differences between two times."),
+        "history": LazyCommand(f"{_COLLECTION}:history", "Show who wrote what, and when."),
+        "tail": LazyCommand(f"{_COLLECTION}:tail", "Follow the changes of a collection."),
+    },
+    "Write": {
+        "write": LazyCommand(f"{_COLLECTION}:write", "Append, upsert or delete the rows of a file."),
+        "merge": LazyCommand(f"{_COLLECTION}:merge", "Compare the rows of a file by key, and change them."),
+        "update": LazyCommand(f"{_COLLECTION}:update", "Set columns of the rows that a condition chooses."),
+        "delete": LazyCommand(f"{_COLLECTION}:delete", "Delete the rows that a condition chooses."),
+    },
+    "Collections": {
+        "create": LazyCommand(f"{_COLLECTION}:create", "Create a collection, perhaps from a file."),
+        "copy": LazyCommand(f"{_COLLECTION}:copy", "Copy a collection, or all, with the history."),
+        "drop": LazyCommand(f"{_COLLECTION}:drop", "Drop a collection and delete its data."),
+    },
 }
-"""Short names of commands of `holdfast collection`."""
+"""Short names of commands of `holdfast collection`, as the help groups them."""
+
+VERBS: Mapping[str, LazyCommand] = {
+    name: verb for section in SECTIONS.values() for name, verb in section.items()
+}
+"""All short names."""
+
+_DESTRUCTIVE: Final = frozenset(
+    {
+        "abandon",
+        "delete",
+        "detach",
+        "drop",
+        "drop-column",
+        "edit",
+        "fence",
+        "gc",
+        "link",
+        "load",
+        "recover",
+        "release",
+        "restore",
+        "retain",
+        "revert",
+        "rollback",
+        "run",
+    }
+)
+"""Commands of groups that take something away. No hint leads from a mistyped word to them."""
 
 INTERRUPTED: Final = 130
 NOT_READ: Final = 141
@@ -90,7 +128,11 @@ class Main(TellingGroup):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            inside = [f"{name} {args[0]}" for name in GROUPS if self._has(ctx, name, args[0])]
+            groups = [name for name in GROUPS if self._has(ctx, name, args[0])]
+            if groups and args[0] in _DESTRUCTIVE:
+                shown = " and ".join(f"'{self.program} {each} --help'" for each in groups)
+                raise BadInput(error.format_message(), hint=f"see {shown}") from None
+            inside = [f"{name} {args[0]}" for name in groups]
             meant = inside or get_close_matches(args[0], self.list_commands(ctx), 3)
             if not meant:
                 raise
@@ -104,9 +146,10 @@ class Main(TellingGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands to the help, without importing them."""
-        for section, commands in (("Commands", sorted(GROUPS.items())), ("Short names", VERBS.items())):
+        width = max(map(len, [*GROUPS, *VERBS]))
+        for section, commands in {**SECTIONS, "Everything else": GROUPS}.items():
             with formatter.section(section):
-                formatter.write_dl([(name, command.help) for name, command in commands])
+                formatter.write_dl([(name.ljust(width), command.help) for name, command in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. Show its error, including an error of Arrow, and exit with the error's code."""
@@ -134,4 +177,12 @@ class Main(TellingGroup):
 @click.version_option(package_name="holdfast", prog_name="holdfast")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
-    """Store collections that keep their history, and catalogs that name them."""
+    """Store collections that keep their history, and catalogs that name them.
+
+    \b
+    export HOLDFAST_URL=/data/shop
+    holdfast create orders --from orders.csv --key id
+    holdfast read orders --where "count > 3"
+
+    'holdfast COMMAND --help' describes a command.
+    """  # noqa: D301 - the escape is for the formatter of the help

@@ -20,7 +20,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def json_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Add `--format table|json` and `--json`, and pass `as_json`. For commands that show facts."""
+    """Add `--format table|json` and `--json`, and pass `as_json`.
+
+    For commands that show facts, or what they did: each of them writes one JSON value.
+    """
 
     @wraps(command)
     def with_json(*args: Any, form: str, as_json: bool, **rest: Any) -> None:
@@ -82,6 +85,15 @@ def _csv_cell(value: Any) -> Any:
 def emit_json(value: Any) -> None:
     """Write values as JSON. A closed frontier is null."""
     click.echo(json.dumps(plain(value), indent=2))
+
+
+def tell(facts: Mapping[str, Any], *lines: str, as_json: bool) -> None:
+    """Show what a command did: as lines for people, or as one JSON object."""
+    if as_json:
+        emit_json(facts)
+        return
+    for line in lines:
+        click.echo(line)
 
 
 def plain(value: Any) -> Any:

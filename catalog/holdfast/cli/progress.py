@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
 
+from holdfast.text import count
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
@@ -83,7 +85,7 @@ class ProgressLine:
 
     def rows(self, done: int, total: int | None = None) -> None:
         """Show how many rows are done, and the total if it is known."""
-        self._show(f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows", done, total)
+        self._show(count(done, "row") if total is None else f"{done:,} of {count(total, 'row')}", done, total)
 
     def part(self, done: int, total: int | None, now: str) -> None:
         """Show how much is done, in any unit, and `now` as text."""

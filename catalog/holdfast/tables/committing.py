@@ -9,7 +9,7 @@
   handover after that read makes the append fail.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,6 @@ from holdfast.errors import (
 from holdfast.persist import Prepared
 from holdfast.persist.rows.evolution import evolution_fault, fitted
 from holdfast.persist.rows.schema import DIFF
-from holdfast.persist.rows.values import values_of
 from holdfast.tables.changes import Append, Change, Chosen, PreparedChange, Revert
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.rows import TableLike
@@ -42,10 +41,25 @@ _EXPIRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of a write: its time, and the number of rows that it removed from each table."""
+    """The result of a write: its time, and the updates of each table (None: no updates)."""
 
     time: int
-    taken: tuple[int, ...]
+    updates: tuple[pa.Table | None, ...]
+
+    @property
+    def removed(self) -> int:
+        """The number of rows that the write removed, with those that it replaced."""
+        return -sum(diff for diff in self._diffs() if diff < 0)
+
+    @property
+    def added(self) -> int:
+        """The number of rows that the write added, with those that replace others."""
+        return sum(diff for diff in self._diffs() if diff > 0)
+
+    def _diffs(self) -> Iterator[int]:
+        for each in self.updates:
+            if each is not None:
+                yield from each.column(DIFF).to_pylist()
 
 
 def commit(changes: Mapping[OpenTable, Change]) -> Committed:
@@ -125,7 +139,7 @@ def _try(
     for table, append in zip(tables, appends, strict=True):
         table.moved(append.after)
         table.apply_retention(time + 1)
-    return Committed(time, tuple(map(_taken, updates)))
+    return Committed(time, tuple(updates))
 
 
 def _prepared(table: OpenTable, change: Change) -> PreparedChange:
@@ -181,14 +195,6 @@ def _updates(table: OpenTable, change: PreparedChange, upper: int, time: int) ->
         raise
     except Exception as error:  # noqa: BLE001 - the function of an update may raise any error
         raise _RefusedError(error) from None
-
-
-def _taken(updates: pa.Table | None) -> int:
-    """The number of rows that the updates remove."""
-    if updates is None:
-        return 0
-    chunks = map(values_of, updates.column(DIFF).chunks)
-    return -sum(int(diff) for diffs in chunks for diff in diffs[diffs < 0].tolist())
 
 
 class _RefusedError(Exception):

@@ -79,7 +79,7 @@ def test_pipes_get_rows_and_one_line_of_what_was_done(place: Path) -> None:
     )
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"wrote {ROWS:,} updates to flights, as of ")
+    assert line.startswith(f"wrote {ROWS:,} rows to flights, as of ")
 
 
 @pytest.mark.parametrize("form", ["csv", "arrow"])

@@ -164,7 +164,7 @@ def test_the_file_that_made_a_table_is_not_added_twice(tmp_path: Path) -> None:
     for name in ("t", "u"):
         refused = write(name)
         assert refused.exit_code == 1
-        assert f"{file} was written to {name} before, 1 update on " in refused.stderr
+        assert f"{file} was written to {name} before, 1 row on " in refused.stderr
         assert write(name, "--once").exit_code == 0
         assert holdfast.table(tmp_path / "loc", name).count() == 1
         assert write(name, "--again").exit_code == 0

@@ -26,14 +26,18 @@ from holdfast.cli.collection.change import (
     upkeep,
 )
 from holdfast.cli.collection.copy import copy
+from holdfast.cli.collection.edit import count as count_rows
+from holdfast.cli.collection.edit import delete, merge, update
 from holdfast.cli.collection.export import export
 from holdfast.cli.collection.history import history
 from holdfast.cli.collection.place import (
+    column_facts,
     columns_of,
     comments_of,
     controller_of,
     location_options,
     name_argument,
+    named,
 )
 from holdfast.cli.collection.revert import revert
 from holdfast.cli.collection.rows import diff, read, tail
@@ -42,7 +46,7 @@ from holdfast.cli.collection.source import errors, offsets
 from holdfast.cli.collection.sql import sql
 from holdfast.cli.collection.write import write
 from holdfast.cli.completing import forget_tables
-from holdfast.cli.facts import count
+from holdfast.cli.facts import count, emit_json, json_option, tell
 from holdfast.cli.location import LocationUrls, formerly, keep_garbage_option
 from holdfast.cli.progress import ProgressLine, note
 from holdfast.errors import (
@@ -62,9 +66,9 @@ def collection() -> None:
     """Create, read and write collections: tables that keep their history.
 
     \b
-    holdfast collection create orders --key id:int64 --column 'note:string?'
-    holdfast collection write orders new.csv --upsert
-    holdfast collection read orders --as-of 2025-01-01T12:00 --output orders.parquet
+    holdfast create orders --key id:int64 --column 'note:string?'
+    holdfast write orders new.csv --upsert
+    holdfast collection describe orders
 
     Give --url, or set HOLDFAST_URL. If the location has its own consensus store, such as Postgres, also give
     --consensus, or set HOLDFAST_CONSENSUS_URL. NAME is the name of a collection or its id. A TIME is a number
@@ -94,6 +98,7 @@ def collection() -> None:
     help="Take the columns and the rows of a file.",
 )
 @click.option("--format", "form", type=click.Choice(FILE_FORMATS), help="Of FILE. Default: by its name.")
+@click.option("--json", "as_json", is_flag=True, help="Show the collection as JSON.")
 @click.option(
     "--retain",
     "period",
@@ -112,6 +117,7 @@ def create(
     shards: int,
     file: Path | None,
     form: str | None,
+    as_json: bool,
     period: str,
 ) -> None:
     """Create a collection. If you repeat the command with the same --id, it shows the existing collection.
@@ -131,7 +137,10 @@ def create(
     'write --upsert' and 'write --delete' find rows by the key columns.
     """  # noqa: D301 - the escape is for the formatter of the help
     if file is not None:
-        _create_from(location, name, file, form, collection_id, keys, columns, comments, shards, period)
+        made = _create_from(
+            location, name, file, form, collection_id, keys, columns, comments, shards, period
+        )
+        _show_created(made, as_json=as_json)
         return
     if form is not None:
         raise BadInput("--format can be used only with --from")
@@ -153,15 +162,17 @@ def create(
         with controller_of(location.open_to_write(create=True)) as controller:
             info = controller.create_collection(spec)
         forget_tables(location.url, location.consensus)
-    _show_created(info)
+    _show_created(info, as_json=as_json)
 
 
-def _show_created(info: "CollectionInfo") -> None:
+def _show_created(info: "CollectionInfo", *, as_json: bool) -> None:
     from holdfast.collections.periods import shown_period
 
     over = "1 shard" if info.shards == 1 else f"{info.shards} shards"
-    kept = f"keeps its history: {shown_period(info.retain_ms)}"
-    click.echo(f"collection {info.name} ({info.collection_id}) with {over}, {kept}")
+    kept = shown_period(info.retain_ms)
+    line = f"collection {info.name} ({info.collection_id}) with {over}, keeps its history: {kept}"
+    facts = named(info, shards=info.shards, retain=kept, columns=column_facts(info))
+    tell(facts, line, as_json=as_json)
 
 
 def _create_from(
@@ -175,7 +186,7 @@ def _create_from(
     comments: tuple[str, ...],
     shards: int,
     period: str,
-) -> None:
+) -> "CollectionInfo":
     from holdfast.tables.creating import create, refuse_taken, table_of_file
 
     def taken() -> list[str]:
@@ -201,7 +212,7 @@ def _create_from(
             info, rows = create(controller, given, progress.part)
     forget_tables(location.url, location.consensus)
     note(f"{given.spec.schema}: {count(rows, 'row')} of {file}")
-    _show_created(info)
+    return info
 
 
 @collection.command()
@@ -211,8 +222,14 @@ def _create_from(
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @keep_garbage_option
 @formerly("--retain", "--keep-garbage")
-def drop(location: LocationUrls, name: str, force: bool, yes: bool, keep_garbage_s: float) -> None:
+@json_option
+def drop(
+    location: LocationUrls, name: str, force: bool, yes: bool, keep_garbage_s: float, as_json: bool
+) -> None:
     """Drop a collection and delete all its data, permanently.
+
+    \b
+    holdfast drop orders
 
     A collection that feeds another one, or has another hold that outlives its process, is left alone.
     Otherwise nobody can open it any more. The command waits up to 75 seconds for its readers to end. A
@@ -222,7 +239,7 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, keep_garbage
 
     With --keep-garbage, the data stays for so long. Afterwards 'holdfast persist gc' or any client deletes
     it.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.collections import dropping
 
     with controller_of(location.open_to_look()) as controller:
@@ -239,13 +256,14 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, keep_garbage
         confirm(
             f"Drop {', '.join(f'{each.name} ({each.collection_id})' for each in infos)} and all its data?"
         )
+    facts = []
     with (
         controller_of(location.open_to_write(create=False, retain_for_s=keep_garbage_s)) as controller,
         ProgressLine("dropping", after_s=1) as progress,
     ):
         for each in infos:
             slots = [] if each.dropped else _slots(controller, each)
-            dropping.drop(
+            done = dropping.drop(
                 controller,
                 each,
                 force=force,
@@ -253,12 +271,16 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, keep_garbage
                 on_cut_off=lambda user: click.echo(f"cuts off {user}", err=True),
             )
             forget_tables(location.url, location.consensus)
-            click.echo(f"dropped {each.name} ({each.collection_id})")
+            facts.append(named(each, cut_off=done.cut_off, slots=slots))
+            if not as_json:
+                click.echo(f"dropped {each.name} ({each.collection_id})")
             for slot in slots:
                 click.echo(
                     f"replication slot {slot} keeps WAL: drop it in Postgres with pg_drop_replication_slot",
                     err=True,
                 )
+    if as_json:
+        emit_json({"dropped": facts})
 
 
 def _slots(controller: "StorageController", info: "CollectionInfo") -> list[str]:
@@ -278,12 +300,16 @@ def _slots(controller: "StorageController", info: "CollectionInfo") -> list[str]
 @location_options
 @name_argument
 @click.argument("purpose")
-def release(location: LocationUrls, name: str, purpose: str) -> None:
+@json_option
+def release(location: LocationUrls, name: str, purpose: str, as_json: bool) -> None:
     """Release the holds of a collection that have this PURPOSE, as 'holds' shows them.
+
+    \b
+    holdfast collection release orders 'report 7'
 
     Their owner may no longer find the data that the hold kept. You can't release leases, which end with their
     process, or the holds that a collection has on itself, which end with the collection.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     taken = [each for each in info.holders if each.purpose == purpose]
@@ -296,13 +322,32 @@ def release(location: LocationUrls, name: str, purpose: str) -> None:
         for each in taken:
             end = controller.release_write if each.writes else controller.release_hold
             end(info.collection_id, purpose)
-    click.echo(f"released '{purpose}' on {info.name}")
+    facts = named(info, purpose=purpose, released=len(taken))
+    tell(facts, f"released '{purpose}' on {info.name}", as_json=as_json)
 
 
-for shows in (list_, describe, holds, jobs, read, diff, sql, history, export, tail, copy, offsets, errors):
+for shows in (
+    list_,
+    describe,
+    holds,
+    jobs,
+    read,
+    count_rows,
+    diff,
+    sql,
+    history,
+    export,
+    tail,
+    copy,
+    offsets,
+    errors,
+):
     collection.add_command(shows)
 for changes in (
     write,
+    merge,
+    update,
+    delete,
     handover,
     restore,
     revert,

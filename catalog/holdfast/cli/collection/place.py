@@ -30,8 +30,9 @@ def time(text: str) -> int:
 def controller_of(client: "PersistClient") -> Iterator["StorageController"]:
     """The controller of a location. The block closes it and its client."""
     from holdfast.collections import StorageController
+    from holdfast.collections.who import who_here
 
-    with client, StorageController(client, who="holdfast collection") as controller:
+    with client, StorageController(client, who=who_here("holdfast collection")) as controller:
         yield controller
 
 
@@ -72,6 +73,33 @@ def facts_of(controller: "StorageController", info: "CollectionInfo") -> dict[st
         else:
             facts["since"], facts["upper"] = frontiers.since, frontiers.upper
     return facts
+
+
+def ahead_ms(upper: int | None, now_ms: int) -> int | None:
+    """How far the time of a collection is ahead of the store's clock. None if it is at most a minute."""
+    from holdfast.collections.complete_times import BEHIND_MS, ahead_by
+
+    found = ahead_by(upper or 0, now_ms)
+    return found if found > BEHIND_MS else None
+
+
+def named(info: "CollectionInfo", **facts: Any) -> dict[str, Any]:
+    """Facts of a collection, after its name and its id."""
+    return {"name": info.name, "id": info.collection_id, **facts}
+
+
+def column_facts(info: "CollectionInfo") -> list[dict[str, Any]]:
+    """What JSON shows of the columns of a collection."""
+    return [
+        {
+            "name": column.name,
+            "type": column.type,
+            "nullable": column.nullable,
+            "key": column in info.schema.key,
+            "comment": info.comments.get(column.name),
+        }
+        for column in info.schema.columns
+    ]
 
 
 def columns_of(given: tuple[str, ...]) -> dict[str, str]:

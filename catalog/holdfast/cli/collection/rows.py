@@ -16,7 +16,7 @@ from holdfast.cli.collection.place import controller_of, location_options, name_
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine, note
 from holdfast.cli.rows.text import FORMATS, cell_of
-from holdfast.errors import AsOfNotYetAvailable, BadInput
+from holdfast.errors import BadInput
 from holdfast.text import naming
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from holdfast.persist import Schema
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_AS_OF = "Milliseconds or an ISO date. Default: the latest time."
+AS_OF = "Milliseconds or an ISO date. Default: the latest time."
 _WHERE = "Show rows for which conditions hold, joined by 'and': \"id >= 3 and note is not null\"."
 _FOR = "End after this long, counted from the start, or with --snapshot from the end of the snapshot."
 _LIMIT = click.IntRange(0, (1 << 63) - 1)
 _INSTEAD = "give --or-earlier, to use the latest complete time before it"
-_OR_EARLIER = "If a TIME is not complete, use the latest complete time before it, and show it on stderr."
+OR_EARLIER = "If a TIME is not complete, use the latest complete time before it, and show it on stderr."
 _TAIL_FORMATS = ("table", "csv", "json")
 
 
 @click.command(short_help="Show the contents as of one time.")
 @location_options
 @name_argument
-@click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
-@click.option("--or-earlier", is_flag=True, help=_OR_EARLIER)
+@click.option("--as-of", metavar="TIME", type=time, help=AS_OF)
+@click.option("--or-earlier", is_flag=True, help=OR_EARLIER)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write to FILE.")
 @click.option("--limit", metavar="N", type=_LIMIT, help="Show at most N rows.")
@@ -63,41 +63,34 @@ def read(
 ) -> None:
     """Show the contents of a collection as of one time.
 
+    \b
+    holdfast read orders --where "count > 3 and item in ('pear', 'plum')"
+    holdfast read orders --as-of 2026-01-01T12:00 --output orders.parquet
+
     A read at the same time always returns the same rows. You can read at every time from the collection's
     since on that is at least a minute past. If nobody has written since then, the command completes the
     collection up to a minute ago, if it may write to the location and no source feeds the collection.
-
-    \b
-    holdfast collection read orders --where "count > 3 and item in ('pear', 'plum')" --columns id,item
 
     Conditions compare a column with = != < <= > >= or in, or are 'is null' or 'is not null'. Put text into
     single quotes. Only what statistics can't exclude is read. Output files are CSV, JSON lines, Parquet or
     Arrow IPC.
     """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.tables.moments import dated
+    from holdfast.tables.scan import snapshot_of
 
     with (
         controller_of(location.open_to_look()) as controller,
         controller.reader(name, purpose="holdfast collection read") as reader,
     ):
-        if as_of is not None and reader.upper() == 0 and _is_past(controller, as_of):
-            # No time is complete yet, so this promises nothing about later reads.
-            note(f"{reader.info.name} is empty")
-            as_of = None
         if as_of is not None:
-            as_of = _time_for(location, controller, reader, as_of, or_earlier=or_earlier)
-        snapshot = None
-        try:
-            with dated(f"collection {name}"):
-                snapshot = reader.snapshot(as_of)
-        except AsOfNotYetAvailable as error:
-            # Nothing has been written yet.
-            if error.upper or as_of is not None:
-                raise
+            as_of = time_for(location, controller, reader, as_of, or_earlier=or_earlier)
+        with dated(f"collection {name}"):
+            stored, snapshot = snapshot_of(reader, as_of)
+        if snapshot is None and as_of is not None:
+            note(f"{reader.info.name} is empty")
         from holdfast.cli.rows.show import show_rows
 
         with naming(f"collection {name}"):
-            stored = reader.info.schema if snapshot is None else snapshot.schema
             batches, schema = _narrowed(snapshot, stored, where, columns)
         show_rows(batches, schema, form, output, limit=limit, diff=diff)
 
@@ -141,7 +134,7 @@ def _logical(batches: "Iterable[pa.RecordBatch]", schema: "Schema") -> "Iterator
 @name_argument
 @click.option("--from", "start", metavar="TIME", type=time, required=True, help="The earlier time.")
 @click.option("--to", "end", metavar="TIME", type=time, help="The later time. Default: the latest time.")
-@click.option("--or-earlier", is_flag=True, help=_OR_EARLIER)
+@click.option("--or-earlier", is_flag=True, help=OR_EARLIER)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write to FILE.")
 @click.option("--limit", metavar="N", type=_LIMIT, help="Show at most N rows.")
@@ -157,24 +150,23 @@ def diff(
 ) -> None:
     """Show the differences between two times: rows that were added (_diff 1) or removed (_diff -1).
 
+    \b
+    holdfast diff orders --from 2026-01-01T09:00
+    holdfast diff orders --from 2026-01-01 --to 2026-01-02 --format csv
+
     The times are as in 'read'.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
+    from holdfast.collections.complete_times import LEAST_MS
     from holdfast.tables import Table
 
     with opened_table(location.open_to_look(), name) as opened:
         table = Table(opened)
-        if not table.upper and (end is None or _is_past(opened.controller, max(start, end))):
-            from holdfast.cli.rows.show import show_rows
-            from holdfast.persist.rows.stored import logical_schema
-
-            note(f"{name} is empty")
-            schema = opened.info.schema
-            show_rows((), logical_schema(schema.arrow_diff, schema), form, output, limit=limit, diff=True)
-            return
 
         def fitting(time: int) -> int:
+            if end is None and time < LEAST_MS and not table.upper:
+                return time  # The difference is empty, whatever the first time will be.
             return opened.reading.run(
-                lambda reader: _time_for(location, opened.controller, reader, time, or_earlier=or_earlier)
+                lambda reader: time_for(location, opened.controller, reader, time, or_earlier=or_earlier)
             )
 
         # The later time first: if that is complete, the other one needs no seal.
@@ -183,6 +175,8 @@ def diff(
         with ProgressLine("comparing") as progress:
             progress(f"{name} at two times")
             found = table.diff(start, end)
+        if not table.upper:
+            note(f"{name} is empty")
         from holdfast.cli.rows.show import show_rows
 
         show_rows(found.to_batches(), found.schema, form, output, limit=limit, diff=True)
@@ -209,9 +203,13 @@ def tail(
 ) -> None:
     """Follow a collection: show its changes as they are committed, until you interrupt the command.
 
+    \b
+    holdfast tail orders
+    holdfast tail orders --as-of 2026-01-01T09:00 --format json --for 10
+
     Each change has the time (_time, in milliseconds) at which a row was added (_diff 1) or removed (_diff
     -1).
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     if progress and form != "json":
         raise BadInput("--progress needs --format json", hint="its lines are objects with 'progress'")
     from holdfast.collections.read_seals import check_follow
@@ -240,14 +238,7 @@ def tail(
                     click.echo(json.dumps({"progress": told}))
 
 
-def _is_past(controller: "StorageController", time: int) -> bool:
-    """Whether this is a moment in the past, and not a number that counts something."""
-    from holdfast.collections.complete_times import LEAST_MS
-
-    return LEAST_MS <= time <= controller.client.store_or_host_ms()
-
-
-def _time_for(
+def time_for(
     location: LocationUrls,
     controller: "StorageController",
     reader: "CollectionReader",
@@ -255,17 +246,20 @@ def _time_for(
     *,
     or_earlier: bool,
 ) -> int:
-    """The time to read at: `time`, once it is complete, or with `or_earlier` the latest complete one."""
+    """The time to read at: `time`, once it is complete; with `or_earlier` the latest complete one before it.
+
+    A collection that nobody has written is empty at each time that is past.
+    """
     from holdfast.collections.complete_times import at_or_before
     from holdfast.collections.read_seals import complete_with
     from holdfast.text import with_date
 
     what = f"collection {reader.info.name}"
-    if not or_earlier:
+    upper = reader.upper() if or_earlier else 0
+    if not upper:
         open_ = partial(location.open_to_write, create=False)
         complete_with(open_, controller, reader, time, what, _INSTEAD)
         return time
-    upper = reader.upper()
     found = at_or_before(time, reader.since(), upper, what)
     note(f"as of {with_date(found)}")
     return found

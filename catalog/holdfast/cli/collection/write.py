@@ -97,6 +97,11 @@ def write(
 ) -> None:
     """Append the rows of a file (- or none for standard input) to a collection.
 
+    \b
+    holdfast write orders june.parquet
+    holdfast write orders new.csv --upsert
+    printf '{"id": 4}' | holdfast write orders --format json
+
     All rows have one time, unless a column _time gives each row its own. A column _diff is the number of
     times that a row is added; -1 removes it once. With --upsert, rows replace those with the same key. With
     --delete, all rows with the keys in the file are deleted. Each of these is one commit: readers see all of
@@ -105,7 +110,7 @@ def write(
     If the same file was written before, the command refuses it, or with --once succeeds without writing. So
     if you don't know whether a write happened, write again. Input from a pipe is not recognized. A file to
     append may be larger than memory. A file for --upsert or --delete must fit into memory.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     timed = at is not None or new_upper is not None or far_ahead
     _check_options(upsert=upsert, delete=delete, timed=timed, once=once, again=again)
     check_file(file, form)
@@ -164,9 +169,9 @@ def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource",
         done = commit({table: change})
     if delete:
         keys = distinct_keys(info.schema, rows).num_rows
-        what = f"deleted {count(sum(done.taken), 'row')} of {count(keys, 'key')} from"
+        what = f"deleted {count(done.removed, 'row')} of {count(keys, 'key')} from"
     else:
-        what = f"put {count(rows.num_rows, 'row')} to"
+        what = f"upserted {count(rows.num_rows, 'row')} into"
     note(f"{what} {info.name}{_as_of(done.time)}")
 
 
@@ -206,7 +211,7 @@ def _append(
             with _named(info, source):
                 bulk.add(piece)
                 check_diffs(piece)
-        progress.begin(f"writing {count(bulk.rows, 'update')} to {info.name}")
+        progress.begin(f"writing {count(bulk.rows, 'row')} to {info.name}")
 
         def commit(effects: Any) -> None:
             if contents is None or records or not bulk.rows:
@@ -229,7 +234,7 @@ def _append(
             far_ahead=times.store_ms is None,
             allow="give --far-ahead",
         )
-        rows = count(bulk.rows, "update")
+        rows = count(bulk.rows, "row")
         try:
             controller.apply_retention(info.collection_id)
         except HoldfastError as error:
@@ -252,7 +257,7 @@ def _as_of(time: int) -> str:
 
 def _before(info: "CollectionInfo", source: "RowSource", record: "JobRecord") -> WrittenBefore:
     as_what = "" if record.spec["file"] == Path(source.name).name else f" as {record.spec['file']}"
-    rows = count(record.result["updates"], "update")
+    rows = count(record.result["updates"], "row")
     return WrittenBefore(
         f"{source.name} was written to {info.name} before{as_what}, {rows}"
         f" on {moment(record.finished_ms)} by {record.result['host']}: nothing was written now",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.facts import count
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist.arguments import ShardCommand, location_arguments
 from holdfast.cli.progress import note
@@ -24,11 +25,14 @@ def export(
 ) -> None:
     """Write the contents of SHARD in a location to FILE: Parquet, Arrow, CSV or JSON lines.
 
+    \b
+    holdfast persist export SHARD rows.parquet
+
     If FILE exists, it is replaced once the new file is complete. A FILE that is not a regular file (a device,
     a pipe) is refused. FILE - is standard output. Rows are in the order of the shard, and memory is bounded.
     A row that occurs n times is written n times. CSV and JSON encode binary in base64. JSON writes the
     numbers that it can't express as "NaN", "Infinity" and "-Infinity". Nothing is written to the location.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.cli.rows.output import check_output, write_batches
     from holdfast.persist.rows.stored import logical_rows, logical_schema
 
@@ -45,4 +49,4 @@ def export(
         columns = logical_schema(schema.arrow_diff, schema)
         contents = (logical_rows(batch, schema) for batch in snapshot)
         rows = write_batches(contents, columns, target, form, diff=diff)
-    note(f"wrote {rows:,} rows as of {as_of} to {file if target else 'standard output'}")
+    note(f"wrote {count(rows, 'row')} as of {as_of} to {file if target else 'standard output'}")

@@ -7,6 +7,7 @@ from typing import Final
 import click
 import pyarrow as pa
 
+from holdfast.cli.facts import count
 from holdfast.cli.progress import ProgressLine, note
 from holdfast.cli.rows.output import check_output, pieces_of, write_batches
 from holdfast.cli.rows.text import cell_of, render
@@ -40,7 +41,7 @@ def show_rows(
     target, form = check_output(output, form)
     rows = write_batches(batches, columns, target, form, diff=diff, limit=limit)
     if target is not None:
-        note(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {output}")
+        note(f"wrote {count(rows, 'row')} to {output}")
 
 
 def _show_table(
@@ -63,7 +64,9 @@ def _show_table(
             progress.rows(len(rows) + hidden)
     numbers = {field.name for field in columns if _is_number(field.type)}
     text = render(names, rows, numbers, spare)
-    click.echo(text + (f"... and {hidden:,} more rows (--limit, --format)\n" if hidden else ""), nl=False)
+    click.echo(
+        text + (f"... and {count(hidden, 'more row')} (--limit, --format)\n" if hidden else ""), nl=False
+    )
 
 
 def _is_number(type_: pa.DataType) -> bool:

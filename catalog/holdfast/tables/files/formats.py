@@ -247,17 +247,37 @@ def _typed(table: pa.Table, schema: Schema, place: _Place) -> pa.Table:
     return table
 
 
-def from_json_lines(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
-    """The rows of a file of JSON lines in pieces. There is at least one piece."""
+def from_json_lines(stream: BinaryIO, schema: Schema, *, partial: bool = False) -> Iterator[pa.Table]:
+    """The rows of a file of JSON lines in pieces. There is at least one piece.
+
+    A column that a row leaves out is null. With `partial`, all rows must have the same columns instead, and
+    the pieces have only these.
+    """
     objects = _objects(stream)
+    given: dict[str, Any] | None = None
     is_first = True
     while True:
         numbered = list(islice(objects, _PIECE_ROWS))
+        if partial and numbered:
+            given = numbered[0][1] if given is None else given
+            _check_alike(numbered, given)
         if numbered or is_first:
-            yield _from_objects([row for _, row in numbered], [line for line, _ in numbered], schema)
+            piece = _from_objects([row for _, row in numbered], [line for line, _ in numbered], schema)
+            yield piece if given is None else piece.select([*given])
         is_first = False
         if len(numbered) < _PIECE_ROWS:
             return
+
+
+def _check_alike(numbered: list[tuple[int, dict[str, Any]]], given: dict[str, Any]) -> None:
+    """Raise `BadInput` unless all rows have the columns of the first one."""
+    for number, row in numbered:
+        if lacking := sorted(row.keys() ^ given.keys()):
+            other = "the first line" if lacking[0] in given else f"line {number}"
+            raise BadInput(
+                f"column {lacking[0]!r} is in {other}, and not in all lines",
+                hint="give the same columns in all lines, or merge them apart",
+            )
 
 
 def _from_objects(rows: list[dict[str, Any]], lines: list[int], schema: Schema) -> pa.Table:

@@ -25,7 +25,7 @@ from holdfast.errors import BadInput
 from holdfast.file_formats import check_file, format_by_suffix
 from holdfast.persist import Schema
 from holdfast.tables.files.formats import from_csv, from_json_lines
-from holdfast.text import naming
+from holdfast.text import count, naming
 
 _PIECE_ROWS: Final = 8 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -36,10 +36,14 @@ Told = Callable[[int, int | None, str], object]
 
 
 class RowSource:
-    """Rows to be read once, in a `with` block. Raises `BadInput` if they can't be read."""
+    """Rows to be read once, in a `with` block. Raises `BadInput` if they can't be read.
 
-    def __init__(self, file: Path, form: str | None, schema: Schema) -> None:
+    JSON lines that leave columns out have nulls there. With `partial`, they don't have these columns.
+    """
+
+    def __init__(self, file: Path, form: str | None, schema: Schema, *, partial: bool = False) -> None:
         check_file(file, form)
+        self._partial = partial
         self.name = "standard input" if str(file) == "-" else str(file)
         self._form = form or format_by_suffix(file)
         self._schema = schema
@@ -74,7 +78,8 @@ class RowSource:
             case "csv":
                 pieces = self._from_csv(told)
             case "json":
-                pieces = self._counted(from_json_lines(self._stream, self._schema), told, self._stream.tell)
+                objects = from_json_lines(self._stream, self._schema, partial=self._partial)
+                pieces = self._counted(objects, told, self._stream.tell)
             case "parquet":
                 pieces = self._from_parquet(told)
             case _:
@@ -107,10 +112,10 @@ class RowSource:
             yield piece
             self._rows += piece.num_rows
             if size is None or place is None:
-                told(self._rows, None, f"{self._rows:,} rows")
+                told(self._rows, None, count(self._rows, "row"))
             else:
                 done = place()
-                told(done, size, f"{self._rows:,} rows, {_of_bytes(done, size)}")
+                told(done, size, f"{count(self._rows, 'row')}, {_of_bytes(done, size)}")
 
     def _from_csv(self, told: Told) -> Iterator[pa.Table]:
         # Arrow's threads read ahead. They must not read a Python file: if the process ends meanwhile, the
@@ -134,7 +139,7 @@ class RowSource:
             for batch in opened.iter_batches(_PIECE_ROWS):
                 yield pa.Table.from_batches([batch])
                 self._rows += batch.num_rows
-                told(self._rows, total, f"{self._rows:,} of {total:,} rows")
+                told(self._rows, total, f"{self._rows:,} of {count(total, 'row')}")
 
     def _from_arrow(self) -> Iterator[pa.Table]:
         with self._seekable() as stream:

@@ -136,7 +136,7 @@ def test_the_same_file_again_is_told_and_refused(place: Place) -> None:
         refused = place.write(file)
         told, hint = refused.stderr.splitlines()
         assert refused.exit_code == 1
-        assert told.startswith(f"holdfast: {file} was written to flights before{name}, 2 updates on ")
+        assert told.startswith(f"holdfast: {file} was written to flights before{name}, 2 rows on ")
         assert told.endswith(": nothing was written now")
         assert "--again" in hint
         assert "--once" in hint
@@ -194,7 +194,7 @@ def test_a_write_that_is_killed_can_be_given_again(place: Place) -> None:
     assert len(there) in (0, count)
     again = place.write(str(file), "--once")
     assert again.exit_code == 0, again.output
-    assert again.stderr.startswith("nothing to do: " if there else f"wrote {count:,} updates")
+    assert again.stderr.startswith("nothing to do: " if there else f"wrote {count:,} rows")
     assert place.ids() == list(range(count))
 
 
