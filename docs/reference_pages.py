@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli import GROUPS, VERBS, LazyCommand, main
+from holdfast.cli import GROUPS, VERBS, main
 from holdfast_operator import __main__ as operator
 from holdfast_operator.api.generate import RESOURCES, custom_resource_definition
 from holdfast_operator.api.names import ConditionType, Reason
@@ -42,6 +42,9 @@ _LIMITS = {
     "format": "format {}",
 }
 
+
+_AS_IT_IS = "\b\n"
+"""What marks a paragraph that click doesn't wrap."""
 
 RESOURCES_ARE = """# Resources
 
@@ -151,26 +154,35 @@ def commands() -> str:
         parts.append(f"## holdfast {group}\n\n{GROUPS[group].help}\n")
         for name, each in sorted(command.commands.items()):
             parts += _command(each, f"holdfast {group} {name}", "###")
-    rows = [[f"`holdfast {name}`", f"`holdfast collection {_named(verb)}`"] for name, verb in VERBS.items()]
+    rows = [[f"`holdfast {name}`", f"`holdfast collection {_name_of(name)}`"] for name in VERBS]
     parts.append(f"## Short names\n\n{table(['short', 'the same as'], rows)}")
     return "\n".join(parts)
 
 
-def _named(verb: LazyCommand) -> str:
-    return verb.target.partition(":")[2].rstrip("_")
+def _name_of(verb: str) -> str:
+    command = main.get_command(click.Context(main), verb)
+    assert command is not None
+    return command.name or verb
 
 
 def _command(command: click.Command, path: str, level: str) -> Iterator[str]:
     context = click.Context(command, info_name=path)
-    help_ = inspect.cleandoc(command.help or "").replace("\b\n", "").partition("\f")[0]
+    help_ = inspect.cleandoc(command.help or "").partition("\f")[0]
     yield f"{level} {path}\n\n```text\n{command.get_usage(context)}\n```\n"
-    yield "\n\n".join(" ".join(each.split()) for each in help_.split("\n\n")).replace("<", "\\<") + "\n"
+    yield "\n\n".join(map(_paragraph, help_.split("\n\n"))) + "\n"
     rows = [record for each in command.params if (record := each.get_help_record(context)) is not None]
     if rows:
         yield table(["option", "meaning"], [[f"`{name}`", text] for name, text in rows])
     if isinstance(command, click.Group):
         for name, each in sorted(command.commands.items()):
             yield from _command(each, f"{path} {name}", f"{level}#")
+
+
+def _paragraph(text: str) -> str:
+    """A paragraph of a help text. Examples, which click doesn't wrap, stay as they are."""
+    if text.startswith(_AS_IT_IS):
+        return f"```text\n{text.removeprefix(_AS_IT_IS)}\n```"
+    return " ".join(text.split()).replace("<", "\\<")
 
 
 def the_operator() -> str:

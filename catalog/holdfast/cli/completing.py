@@ -155,9 +155,9 @@ def completion(shell: str) -> None:
     """Show the script that completes commands, options, and the names of tables and of named locations.
 
     \b
-    bash:  eval "$(holdfast completion bash)"           in ~/.bashrc (Bash 4.4 or newer)
-    zsh:   eval "$(holdfast completion zsh)"            in ~/.zshrc, after compinit
-    fish:  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+    eval "$(holdfast completion bash)"    # in ~/.bashrc, for bash 4.4 or newer
+    eval "$(holdfast completion zsh)"     # in ~/.zshrc, after compinit
+    holdfast completion fish > ~/.config/fish/completions/holdfast.fish
     """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.cli import main
 

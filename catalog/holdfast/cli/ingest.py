@@ -8,13 +8,14 @@ import gc
 import signal
 import threading
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.collection.place import controller_of, location_options
-from holdfast.cli.facts import count, shown, shown_moment, size
+from holdfast.cli.facts import count, json_option, shown, shown_moment, size, tell
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import note
 from holdfast.errors import CLOSED, BadInput
@@ -41,8 +42,14 @@ if TYPE_CHECKING:
     "--anew", is_flag=True, help="A new rendition begins as the spec says, whatever the current one has."
 )
 @click.option("--once", is_flag=True, help="End at the present end of the source. Default: follow it.")
-def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, once: bool) -> None:
+@json_option
+def ingest(
+    location: LocationUrls, spec_file: Path, rendition: str, anew: bool, once: bool, as_json: bool
+) -> None:
     """Feed the collection that SPEC names from its source, exactly once.
+
+    \b
+    holdfast ingest orders.yaml --once
 
     \b
     collection: orders
@@ -98,9 +105,12 @@ def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, 
     bad = f", {count(total.errors, 'bad record')}" if total.errors else ""
     upper = f": complete up to {shown(total.upper)}" if total.upper else ""
     what = f"{count(total.messages, 'message')}, {count(total.updates, 'update')}"
-    click.echo(f"fed {name} with {what}{bad}{upper}")
-    if total.upper >= fed.held_to < CLOSED:
-        click.echo(f"{name} was handed over at {shown_moment(fed.held_to)}: rendition {fed.id} has ended")
+    lines = [f"fed {name} with {what}{bad}{upper}"]
+    has_ended = total.upper >= fed.held_to < CLOSED
+    if has_ended:
+        lines.append(f"{name} was handed over at {shown_moment(fed.held_to)}: rendition {fed.id} has ended")
+    facts = {"name": name, "rendition": fed.id, **asdict(total), "has_ended": has_ended}
+    tell(facts, *lines, as_json=as_json)
 
 
 @contextmanager

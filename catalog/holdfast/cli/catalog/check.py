@@ -1,11 +1,13 @@
 """`holdfast catalog upgrade-check`: whether this Holdfast can open a catalog, without changing anything."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from holdfast.cli.catalog.place import CatalogPlace, catalog_options
+from holdfast.cli.facts import count, json_option, tell
 from holdfast.cli.files import text_argument
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError, StorageError, Uninitialized
 
@@ -20,12 +22,16 @@ _OPTION = "--cluster-replica-sizes"
     metavar="JSON",
     help='The sizes that replicas and managed clusters may have, such as \'["1", "2"]\'. @FILE reads a file.',
 )
-def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
+@json_option
+def upgrade_check(place: CatalogPlace, sizes: str | None, as_json: bool) -> None:
     """Check that this Holdfast can open the catalog and upgrade it to its own version.
+
+    \b
+    holdfast catalog upgrade-check --stash sqlite:///data/catalog.db
 
     This reads all objects and upgrades them in memory. It writes nothing and fences nobody, so you can run it
     while the database runs. Exit code 0 means yes, 1 means no.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     allowed = None if sizes is None else _sizes(text_argument(sizes, _OPTION))
     from holdfast.catalog.upgrade_check import check_upgrade
 
@@ -41,7 +47,9 @@ def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
             answer = f"is at version {found.version}, the version of this Holdfast"
         else:
             answer = f"can be upgraded from version {found.version} to {found.upgraded}"
-        click.echo(f"catalog {openable.place} {answer}; {found.objects:,} objects are valid")
+        valid = f"{count(found.objects, 'object')} {'is' if found.objects == 1 else 'are'} valid"
+        facts = {"catalog": openable.place, **asdict(found)}
+        tell(facts, f"catalog {openable.place} {answer}; {valid}", as_json=as_json)
 
 
 def _negative(place: str, error: HoldfastError) -> HoldfastError:

@@ -17,6 +17,7 @@ from holdfast.cli.catalog.change import delete, edit, fence, load
 from holdfast.cli.catalog.check import upgrade_check
 from holdfast.cli.catalog.kept import kept
 from holdfast.cli.catalog.place import CatalogPlace, catalog_options
+from holdfast.cli.facts import json_option, tell
 from holdfast.cli.files import regular_target, replacing
 from holdfast.cli.numbers import u64
 from holdfast.errors import BadInput, StoreUnreachable, Uninitialized
@@ -39,15 +40,20 @@ def catalog() -> None:
     show_default=True,
     help="The deploy generation that may write to the catalog first.",
 )
-def init(place: CatalogPlace, deploy_generation: int) -> None:
+@json_option
+def init(place: CatalogPlace, deploy_generation: int, as_json: bool) -> None:
     """Initialize a new catalog: write its first objects.
 
+    \b
+    holdfast catalog init --stash sqlite:///data/catalog.db
+    holdfast catalog init --url /data/shop --organization-id UUID
+
     A catalog that is already initialized is left unchanged, and nobody is fenced.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     # If there is no location, or none that can be opened, the open for writing below raises the error.
     with contextlib.suppress(StoreUnreachable), place.open_to_look() as openable:
         if openable.is_initialized():
-            click.echo(f"already initialized: {_state(openable)}")
+            _show_state(openable, made=False, as_json=as_json)
             return
     with place.open_to_write(create=True) as openable:
         made = openable.initialize(
@@ -55,8 +61,7 @@ def init(place: CatalogPlace, deploy_generation: int) -> None:
             holder=f"{socket.gethostname()}:{os.getpid()}",
             purpose="holdfast catalog init",
         )
-        verb = "initialized" if made else "already initialized:"
-        click.echo(f"{verb} {_state(openable)}")
+        _show_state(openable, made=made, as_json=as_json)
 
 
 @catalog.command(short_help="Show the whole catalog as JSON.")
@@ -76,9 +81,12 @@ def init(place: CatalogPlace, deploy_generation: int) -> None:
 def dump(place: CatalogPlace, target: Path | None, as_of: int | None) -> None:
     """Show the whole catalog as JSON. Each line is one object with its key and value, grouped by object type.
 
+    \b
+    holdfast catalog dump --stash sqlite:///data/catalog.db --target dump.json
+
     'edit' and 'delete' take keys and values in the same form, and 'load' takes the whole output. A catalog of
     an older version is shown in its own format. If FILE exists, it is replaced once the new file is complete.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     file = None if target is None else regular_target(target)
     with place.open_to_look() as openable:
         lines = (line.encode() for line in openable.dump_lines(as_of))
@@ -95,19 +103,27 @@ def dump(place: CatalogPlace, target: Path | None, as_of: int | None) -> None:
 
 @catalog.command(short_help="Show the epoch.")
 @catalog_options
-def epoch(place: CatalogPlace) -> None:
-    """Show the epoch of the catalog. It grows by one each time that the catalog is opened for writing."""
+@json_option
+def epoch(place: CatalogPlace, as_json: bool) -> None:
+    """Show the epoch of the catalog. It grows by one each time that the catalog is opened for writing.
+
+    \b
+    holdfast catalog epoch --stash sqlite:///data/catalog.db
+    """  # noqa: D301 - the escape is for the formatter of the help
     with place.open_to_look() as openable:
         # Two linked stores that are in conflict refuse this. Their tokens alone don't show the conflict.
         if not openable.is_initialized():
             raise Uninitialized(f"the catalog in {openable.place} is not initialized")
         durable = openable.epoch()
-    click.echo(durable)
+        facts = {"catalog": openable.place, "epoch": durable}
+    tell(facts, str(durable), as_json=as_json)
 
 
-def _state(openable: "OpenableCatalog") -> str:
-    version = openable.config("user_version")
-    return f"catalog {openable.place}, version {version}, epoch {openable.epoch()}"
+def _show_state(openable: "OpenableCatalog", *, made: bool, as_json: bool) -> None:
+    place, version, epoch = openable.place, openable.config("user_version"), openable.epoch()
+    verb = "initialized" if made else "already initialized:"
+    facts = {"catalog": place, "initialized": made, "version": version, "epoch": epoch}
+    tell(facts, f"{verb} catalog {place}, version {version}, epoch {epoch}", as_json=as_json)
 
 
 for command in (load, edit, delete, fence, kept, upgrade_check):

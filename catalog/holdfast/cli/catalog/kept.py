@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 def kept(place: CatalogPlace, release: int | None, yes: bool, form: str) -> None:
     """Show the times before upgrades that stay readable, one for each earlier version of the catalog format.
 
+    \b
+    holdfast catalog kept --stash sqlite:///data/catalog.db
+    holdfast catalog kept --release 80 --stash sqlite:///data/catalog.db
+
     'dump --as-of' shows the catalog at such a time, and 'load' creates a new catalog from that dump. After a
     release you can't read the time any more, so you can't go back to that version. Its rows are deleted over
     time. Nobody is fenced.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     if release is not None and form != "table":
         raise BadInput(f"--release and --format {form} can't be used together")
     with place.open_to_look() as openable:

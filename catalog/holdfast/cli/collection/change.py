@@ -13,15 +13,17 @@ import click
 
 from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.collection.place import (
+    column_facts,
     columns_of,
     controller_of,
     location_options,
     name_argument,
+    named,
     refuse_dropped,
     time,
 )
-from holdfast.cli.completing import forget_tables
-from holdfast.cli.facts import count, shown_moment
+from holdfast.cli.completing import complete_tables, forget_tables
+from holdfast.cli.facts import count, emit_json, json_option, shown_moment, tell
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine, note
 from holdfast.errors import BadInput, CollectionNotFound, NotCaughtUp, UniquenessViolation
@@ -56,6 +58,7 @@ _TRIES = 5
     "--at", metavar="TIME", type=time, help="Don't hand over before TIME. Default: as soon as possible."
 )
 @click.option("--abort", is_flag=True, help="Give up the rendition that is being filled.")
+@json_option
 def handover(
     location: LocationUrls,
     name: str,
@@ -64,6 +67,7 @@ def handover(
     rendition_id: str | None,
     at: int | None,
     abort: bool,
+    as_json: bool,
 ) -> None:
     """Create a new rendition of a collection, fill it, and hand over to it. Readers and writers continue.
 
@@ -84,12 +88,12 @@ def handover(
         given_up = _filling(info, rendition_id).id
         with controller_of(location.open_to_write(create=False)) as controller:
             controller.renditions.abort(id_, given_up)
-        click.echo(f"aborted rendition {given_up} of {info.name}: its data is deleted")
+        line = f"aborted rendition {given_up} of {info.name}: its data is deleted"
+        tell(named(info, rendition=given_up, aborted=True), line, as_json=as_json)
         return
     found = _meant(info, shards, hash_columns, rendition_id)
     if found is not None and found.id == info.holding.id:
-        with_ = count(len(found.shards), "shard")
-        click.echo(f"{info.name} is already {found.id} with {with_}, from {shown_moment(found.held_from)} on")
+        _show_current(info, found, "already ", as_json=as_json)
         return
     with controller_of(location.open_to_write(create=False)) as controller:
         if found is None:
@@ -103,8 +107,13 @@ def handover(
             progress.begin("finding differences")
             # A listener that follows the handover reads this difference instead of both renditions.
             controller.renditions.make_difference(id_)
-    with_ = count(len(taken.shards), "shard")
-    click.echo(f"{info.name} is {taken.id} with {with_}, from {shown_moment(taken.held_from)} on")
+    _show_current(info, taken, as_json=as_json)
+
+
+def _show_current(info: "CollectionInfo", current: "RenditionInfo", when: str = "", *, as_json: bool) -> None:
+    shards, from_ = len(current.shards), current.held_from
+    line = f"{info.name} is {when}{current.id} with {count(shards, 'shard')}, from {shown_moment(from_)} on"
+    tell(named(info, **{"rendition": current.id, "shards": shards, "from": from_}), line, as_json=as_json)
 
 
 @click.command(short_help="Restore a collection from a snapshot.")
@@ -113,9 +122,14 @@ def handover(
 @click.argument("snapshot")
 @click.option("--create", is_flag=True, help="Create the collection if there is none.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes: bool) -> None:
+@json_option
+def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes: bool, as_json: bool) -> None:
     """Replace the contents of a collection by those of a snapshot. SNAPSHOT is the folder, or the s3:// URL,
     that the snapshot job wrote.
+
+    \b
+    holdfast collection restore orders /data/orders-export
+    holdfast collection restore copy s3://lake/orders --create
 
     Readers and writers continue. Rows written since the snapshot, and during the restore, are no longer in
     the collection after the restore. Earlier times keep their contents.
@@ -125,7 +139,7 @@ def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes:
 
     With --create, a new collection gets the columns of the snapshot. It can be fed from a source if the
     snapshot is of a collection that is.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.collections import RestoreSource
     from holdfast.collections.periods import shown_period
     from holdfast.collections.read_seals import begin_at_present
@@ -161,11 +175,16 @@ def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes:
         progress.begin("finding differences")
         # A listener that follows the restore reads this difference instead of both renditions.
         controller.renditions.make_difference(info.collection_id)
-    click.echo(f"{info.name} is {restored.id}, restored, from {shown_moment(restored.held_from)} on")
+    manifest = source.manifest
+    facts = {"rendition": restored.id, "from": restored.held_from, "rows": manifest.rows, "created": is_new}
+    lines = [f"{info.name} is {restored.id}, restored, from {shown_moment(restored.held_from)} on"]
     if is_new:
-        click.echo(f"{info.name} keeps its history: {shown_period(info.retain_ms)}")
+        lines.append(f"{info.name} keeps its history: {shown_period(info.retain_ms)}")
     if restored.pipeline is not None:
-        click.echo(f"its source continues from where the snapshot was: 'holdfast collection offsets {name}'")
+        lines.append(
+            f"its source continues from where the snapshot was: 'holdfast collection offsets {name}'"
+        )
+    tell(named(info, **facts), *lines, as_json=as_json)
 
 
 @click.command(short_help="Add columns, or widen column types.")
@@ -173,11 +192,18 @@ def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes:
 @name_argument
 @click.option("--add", metavar="NAME:TYPE?", multiple=True, help="A new column. It must be nullable.")
 @click.option("--type", "types", metavar="NAME:TYPE", multiple=True, help="A wider type; '?' means nullable.")
-def alter(location: LocationUrls, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> None:
+@json_option
+def alter(
+    location: LocationUrls, name: str, add: tuple[str, ...], types: tuple[str, ...], as_json: bool
+) -> None:
     """Add nullable columns to a collection, widen column types, or make columns nullable.
 
+    \b
+    holdfast collection alter orders --add 'note:string?'
+    holdfast collection alter orders --type count:int64
+
     Existing rows have null in new columns. Writers that don't know the new columns continue to work.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.tables.altering import altered
 
     if not add and not types:
@@ -188,7 +214,7 @@ def alter(location: LocationUrls, name: str, add: tuple[str, ...], types: tuple[
     schema = altered(info.name, info.schema, columns_of(add), columns_of(types))
     with controller_of(location.open_to_write(create=False)) as controller:
         info = controller.evolve_collection(info.collection_id, schema)
-    click.echo(f"{info.name}: {info.schema}")
+    tell(named(info, columns=column_facts(info)), f"{info.name}: {info.schema}", as_json=as_json)
 
 
 @click.command(short_help="Set the comment of a column.")
@@ -196,11 +222,15 @@ def alter(location: LocationUrls, name: str, add: tuple[str, ...], types: tuple[
 @name_argument
 @click.argument("column")
 @click.argument("text")
-def comment(location: LocationUrls, name: str, column: str, text: str) -> None:
+@json_option
+def comment(location: LocationUrls, name: str, column: str, text: str, as_json: bool) -> None:
     """Set the comment of a column, or replace it. The empty text '' removes it.
 
+    \b
+    holdfast collection comment orders item 'the name of a fruit'
+
     'describe' and Spark show the comment with the column. No row changes.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.collections.record.comments import check_comments
 
     with controller_of(location.open_to_look()) as controller:
@@ -209,40 +239,47 @@ def comment(location: LocationUrls, name: str, column: str, text: str) -> None:
     comments = check_comments({column: text}, info.schema, f"collection {info.name}")
     with controller_of(location.open_to_write(create=False)) as controller:
         controller.comment_columns(info.collection_id, comments)
-    click.echo(f"{info.name}: {'set the comment of' if text else 'removed the comment of'} {column}")
+    line = f"{info.name}: {'set the comment of' if text else 'removed the comment of'} {column}"
+    tell(named(info, column=column, comment=text or None), line, as_json=as_json)
 
 
 @click.command(short_help="Do the work that is due, and show what the rest waits for.")
 @location_options
 @name_argument
-def advance(location: LocationUrls, name: str) -> None:
+@json_option
+def advance(location: LocationUrls, name: str, as_json: bool) -> None:
     """Do the work that is due for a collection, such as dropping a retired rendition.
+
+    \b
+    holdfast collection advance orders
 
     Work that is not due yet is shown with what it waits for. The operator does this by itself. Without an
     operator, run this command now and then.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     with controller_of(location.open_to_write(create=False)) as controller:
         due = controller.advance(info.collection_id)
-    for step in due.steps:
-        click.echo(f"done: {step}")
-    for wait in due.waits:
-        click.echo(f"waits: {wait}")
-    if not due.steps and not due.waits:
-        click.echo(f"nothing is due for {info.name}")
+    done, waits = [str(step) for step in due.steps], [str(wait) for wait in due.waits]
+    lines = [*(f"done: {each}" for each in done), *(f"waits: {each}" for each in waits)]
+    facts = named(info, done=done, waits=waits)
+    tell(facts, *(lines or [f"nothing is due for {info.name}"]), as_json=as_json)
 
 
 @click.command(short_help="Set how much history a collection keeps.")
 @location_options
 @name_argument
 @click.argument("period")
-def retain(location: LocationUrls, name: str, period: str) -> None:
+@json_option
+def retain(location: LocationUrls, name: str, period: str, as_json: bool) -> None:
     """Keep the history of the last PERIOD before the latest complete time: 7d, 12h, 90m, or forever.
+
+    \b
+    holdfast collection retain orders 30d
 
     Writers give up earlier history, and so does 'holdfast collection upkeep'. What was given up does not come
     back with a longer period. A hold of a reader keeps history longer. 'describe' shows the period.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.collections.periods import period_ms, shown_period
 
     retain_ms = period_ms(period)
@@ -251,18 +288,23 @@ def retain(location: LocationUrls, name: str, period: str) -> None:
     refuse_dropped(info)
     with controller_of(location.open_to_write(create=False)) as controller:
         controller.retain(info.collection_id, retain_ms)
-    click.echo(f"{info.name} keeps its history: {shown_period(retain_ms)}")
+    kept = shown_period(retain_ms)
+    tell(named(info, retain=kept), f"{info.name} keeps its history: {kept}", as_json=as_json)
 
 
 @click.command(short_help="Give a collection another name.")
 @location_options
 @name_argument
 @click.argument("new_name")
-def rename(location: LocationUrls, name: str, new_name: str) -> None:
+@json_option
+def rename(location: LocationUrls, name: str, new_name: str, as_json: bool) -> None:
     """Give a collection another name. Its id stays the same, and open tables keep working.
 
+    \b
+    holdfast collection rename orders purchases
+
     Don't rename a collection that a StorageCollection resource declares: the resource then shows an error.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
         refuse_dropped(info)
@@ -274,60 +316,75 @@ def rename(location: LocationUrls, name: str, new_name: str) -> None:
     with controller_of(location.open_to_write(create=False)) as controller:
         controller.rename(info.collection_id, new_name)
     forget_tables(location.url, location.consensus)
-    click.echo(f"renamed {info.name} to {new_name} ({info.collection_id})")
+    facts = {"name": new_name, "id": info.collection_id, "before": info.name}
+    tell(facts, f"renamed {info.name} to {new_name} ({info.collection_id})", as_json=as_json)
 
 
 @click.command(name="rename-column", short_help="Give a column another name.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.argument("column")
 @click.argument("new_name")
-def rename_column(location: LocationUrls, name: str, column: str, new_name: str) -> None:
+@json_option
+def rename_column(location: LocationUrls, name: str, column: str, new_name: str, as_json: bool) -> None:
     """Give a column of a collection another name. Rows of earlier times have the new name too.
+
+    \b
+    holdfast collection rename-column orders item fruit
 
     No file is rewritten. Programs that have the table open continue, and must write with the new name. A
     collection that a source feeds, or that feeds another one, is refused. Also change the columns in the
     StorageCollection resource that declares the collection, if there is one.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     refuse_dropped(info)
     with controller_of(location.open_to_write(create=False)) as controller:
         info = controller.rename_column(info.collection_id, column, new_name)
-    click.echo(f"{info.name}: {info.schema}")
+    tell(named(info, columns=column_facts(info)), f"{info.name}: {info.schema}", as_json=as_json)
 
 
 @click.command(name="drop-column", short_help="Drop a column.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.argument("column")
-def drop_column(location: LocationUrls, name: str, column: str) -> None:
+@json_option
+def drop_column(location: LocationUrls, name: str, column: str, as_json: bool) -> None:
     """Drop a column of a collection. Reads at earlier times show it as before.
+
+    \b
+    holdfast collection drop-column orders note
 
     Its values stay stored, so rows that differ only in it stay different rows. A new column with its name is
     another column. Programs that have the table open continue, and must write without it. Key columns can't
     be dropped, nor columns that decide which shard a row goes to. A collection that a source feeds, or that
     feeds another one, is refused.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     refuse_dropped(info)
     with controller_of(location.open_to_write(create=False)) as controller:
         info = controller.drop_column(info.collection_id, column)
     time = max(each.hidden_from for each in info.names.hidden if each.shown_as == column)
-    click.echo(f"{info.name} has no column {column} from {shown_moment(time)} on")
+    facts = named(info, **{"column": column, "from": time})
+    tell(facts, f"{info.name} has no column {column} from {shown_moment(time)} on", as_json=as_json)
 
 
 @click.command(short_help="Apply the retention of all collections, and do what is due.")
 @location_options
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-def upkeep(location: LocationUrls, names: tuple[str, ...]) -> None:
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_tables)
+@json_option
+def upkeep(location: LocationUrls, names: tuple[str, ...], as_json: bool) -> None:
     """Give up the history that collections need not keep, and do the work that is due, as 'advance' does.
+
+    \b
+    holdfast collection upkeep
+    holdfast collection upkeep orders stock
 
     Default: all collections of the location. Without an operator, run this command now and then for
     collections that nobody writes; writers apply the retention of their collections by themselves. Clients
     that write compact what was given up. 'holdfast persist compact' and 'holdfast persist gc' do it at once.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         infos = [controller.describe(name) for name in names] or [*controller.list_collections()]
         for info in infos:
@@ -336,14 +393,22 @@ def upkeep(location: LocationUrls, names: tuple[str, ...]) -> None:
         controller_of(location.open_to_write(create=False)) as controller,
         ProgressLine("working on", after_s=1) as progress,
     ):
+        facts = []
         for info in infos:
             progress(info.name)
             before = controller.frontiers(info.collection_id).since
             since = controller.apply_retention(info.collection_id)
-            if since is not None and since > before:
+            moved = since is not None and since > before
+            done = [str(step) for step in controller.advance(info.collection_id).steps]
+            facts.append(named(info, since=since if moved else None, done=done))
+            if as_json:
+                continue
+            if moved:
                 click.echo(f"{info.name}: history begins at {shown_moment(since)}")
-            for step in controller.advance(info.collection_id).steps:
+            for step in done:
                 click.echo(f"{info.name}: {step}")
+    if as_json:
+        emit_json({"collections": facts})
 
 
 def _new_for(name: str, source: "RestoreSource") -> "CollectionSpec":

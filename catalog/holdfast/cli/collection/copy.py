@@ -6,7 +6,7 @@ import click
 
 from holdfast.cli.collection.place import location_options
 from holdfast.cli.completing import complete_tables, forget_tables
-from holdfast.cli.facts import count, shown_moment
+from holdfast.cli.facts import count, emit_json, json_option, shown_moment
 from holdfast.cli.location import LocationUrls, complete_names, located
 from holdfast.cli.progress import ProgressLine, note
 from holdfast.errors import BadInput
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--to-consensus", metavar="URL", help="Its consensus store, if --to names only a blob store.")
 @click.option("--as", "new_name", metavar="NAME", help="The name of the copy. Default: the same.")
 @click.option("--all", "everything", is_flag=True, help="Copy all collections of the location.")
+@json_option
 def copy(
     location: LocationUrls,
     name: str | None,
@@ -32,12 +33,13 @@ def copy(
     to_consensus: str | None,
     new_name: str | None,
     everything: bool,
+    as_json: bool,
 ) -> None:
     """Copy a collection to another location, with its columns, its policies and its history.
 
     \b
     holdfast copy orders --to /backup/tables
-    holdfast copy --all --to s3://bucket/tables --to-consensus postgresql://host/holdfast
+    holdfast copy --all --to @backup
 
     You can read the copy at each time from the since of the collection up to its upper when the copy began.
     Writers may continue, and what they write later is not copied. With --all, all copies have the uppers of
@@ -57,8 +59,12 @@ def copy(
 
     with ProgressLine("copying", after_s=1) as progress:
 
+        def show(copied: "CopiedTable") -> None:
+            if not as_json:
+                _show(copied)
+
         def on_rows(what: str, rows: int) -> None:
-            progress.part(rows, None, f"{what}: {rows:,} rows")
+            progress.part(rows, None, f"{what}: {count(rows, 'row')}")
 
         stores = {"consensus": location.consensus, "to_consensus": target.consensus}
         if name is None:
@@ -67,14 +73,16 @@ def copy(
                 target.url,
                 **stores,
                 on_rows=on_rows,
-                on_table=_show,
+                on_table=show,
                 on_gone=lambda id_: click.echo(f"collection {id_} was dropped: not copied", err=True),
             )
         else:
             found = [copy_table(location.url, name, target.url, new_name=new_name, **stores, on_rows=on_rows)]
-            _show(found[0])
+            show(found[0])
     forget_tables(target.url, target.consensus)
-    if everything:
+    if as_json:
+        emit_json({"copied": found})
+    elif everything:
         total = sum(each.rows for each in found)
         note(f"{count(len(found), 'collection')} with {count(total, 'row')}")
 

@@ -9,7 +9,7 @@ from holdfast.cli.progress import ProgressLine, note
 from holdfast.errors import BadInput
 
 
-@click.command(short_help="Write the contents as of one time to Parquet files, an Iceberg or a Delta table.")
+@click.command(short_help="Write the contents to Parquet, Iceberg or Delta.")
 @location_options
 @name_argument
 @click.argument("target")
@@ -37,7 +37,7 @@ def export(
     \b
     holdfast collection export orders /data/orders-export
     holdfast collection export orders s3://lake/orders --format delta
-    holdfast collection export orders lake.shop.orders --format iceberg --property type=rest
+    holdfast collection export orders lake.shop.orders --format iceberg
 
     For parquet, TARGET is a folder that doesn't exist, or its URL. The file _manifest.json is written last.
     It has the time, the number of rows and a checksum. 'holdfast collection restore --create' makes a

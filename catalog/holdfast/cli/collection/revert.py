@@ -4,8 +4,8 @@ from functools import partial
 
 import click
 
-from holdfast.cli.collection.place import location_options, name_argument, opened_table, time
-from holdfast.cli.facts import shown_moment
+from holdfast.cli.collection.place import location_options, name_argument, named, opened_table, time
+from holdfast.cli.facts import emit_json, json_option, shown_moment
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine, note
 
@@ -14,7 +14,8 @@ from holdfast.cli.progress import ProgressLine, note
 @location_options
 @name_argument
 @click.option("--to", "as_of", metavar="TIME", type=time, required=True, help="The earlier time.")
-def revert(location: LocationUrls, name: str, as_of: int) -> None:
+@json_option
+def revert(location: LocationUrls, name: str, as_of: int, as_json: bool) -> None:
     """Make the rows of a collection those of an earlier TIME, for example to undo a wrong load.
 
     \b
@@ -41,5 +42,8 @@ def revert(location: LocationUrls, name: str, as_of: int) -> None:
         ProgressLine(f"reverting {opened.name}", after_s=1),
     ):
         done = commit({opened: Revert(as_of)})
+    if as_json:
+        emit_json(named(opened.info, as_of=as_of, time=done.time))
+        return
     again = f"{opened.name} has the rows as of {shown_moment(as_of)} again"
     note(f"{again}, as of {shown_moment(done.time)}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.cli.collection.place import (
+    ahead_ms,
+    column_facts,
     controller_of,
     facts_of,
     location_options,
@@ -52,19 +54,31 @@ R = TypeVar("R")
 def list_(location: LocationUrls, form: str) -> None:
     """Show all collections, with their shards and the times that you can read.
 
+    \b
+    holdfast ls
+    holdfast ls --url s3://bucket/prefix --format json
+
     You can read a collection at times from its since on and before its upper.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         found = [facts_of(controller, info) for info in controller.list_collections()]
+        now_ms = controller.client.store_or_host_ms()
+    for fact in found:
+        fact["ahead_ms"] = ahead_ms(fact["upper"], now_ms)
     remember_tables(location.url, location.consensus, (each["name"] for each in found))
     columns = ("name", "id", "state", "shards", "since", "upper")
-    if emit_list(form, found, columns):
+    if emit_list(form, found, (*columns, "ahead_ms")):
         return
+    from holdfast.collections.complete_times import to_repair
+
     rows = [[shown(fact[column]) for column in columns] for fact in found]
     click.echo(render([column.upper() for column in columns], rows, spare=["ID"]), nl=False)
     for fact in found:
         if "problem" in fact:
             click.echo(fact["problem"], err=True)
+        if fact["ahead_ms"] is not None:
+            ahead = f"AHEAD of the store's clock by {age(fact['ahead_ms'] / 1000)}"
+            click.echo(f"{fact['name']} is {ahead}: {to_repair(fact['name'])}", err=True)
 
 
 @click.command(short_help="Show one collection: columns, renditions, holds, history.")
@@ -74,29 +88,23 @@ def list_(location: LocationUrls, form: str) -> None:
 def describe(location: LocationUrls, name: str, as_json: bool) -> None:
     """Show one collection: its columns, its renditions, who holds its times, and the commands run on it.
 
+    \b
+    holdfast collection describe orders
+
     A rendition is a stored copy of the collection with its own number of shards. At each time exactly one
     rendition is current. Rows and bytes are as stored, so updates that are not compacted yet count more than
     once. If a source feeds a rendition, its name is shown. For Postgres it has the publication and the table,
     and the replication slot is shown too.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
         facts = facts_of(controller, info)
         from holdfast.collections.periods import shown_period
 
-        facts["ahead_ms"] = _ahead_ms(controller, facts["upper"])
+        facts["ahead_ms"] = ahead_ms(facts["upper"], controller.client.store_or_host_ms())
         facts["retain"] = shown_period(info.retain_ms)
         facts["metadata_shard"] = info.metadata_shard
-        facts["columns"] = [
-            {
-                "name": column.name,
-                "type": column.type,
-                "nullable": column.nullable,
-                "key": column in info.schema.key,
-                "comment": info.comments.get(column.name),
-            }
-            for column in info.schema.columns
-        ]
+        facts["columns"] = column_facts(info)
         facts["renditions"] = [_rendition(controller, info, each) for each in info.renditions]
         held = [] if info.dropped else controller.holds(info.collection_id)
         facts["holds"] = [plain(each) for each in held]
@@ -118,9 +126,12 @@ def describe(location: LocationUrls, name: str, as_json: bool) -> None:
 def holds(location: LocationUrls, name: str, form: str) -> None:
     """Show the holds of a collection: their holders, their since, and the retired renditions that they keep.
 
+    \b
+    holdfast collection holds orders
+
     A reader of a collection holds its since, so that it doesn't move. A leased hold ends with its process.
     The others end when they are released.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         found = controller.holds(name)
     _show_all(found, "hold", plain, _holds_table, form)
@@ -133,9 +144,12 @@ def holds(location: LocationUrls, name: str, form: str) -> None:
 def jobs(location: LocationUrls, name: str, form: str) -> None:
     """Show the recorded jobs of a collection, oldest first: snapshots, hydrations, named writes and others.
 
+    \b
+    holdfast collection jobs orders
+
     A record shows which attempt of a job may commit, and the result of the last attempt. The progress of a
     running attempt is in its own output.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with controller_of(location.open_to_look()) as controller:
         found = controller.jobs(controller.describe(name).collection_id)
     _show_all(found, "job", _job, _jobs_table, form)
@@ -205,14 +219,6 @@ def _command(record: "CommandRecord") -> dict[str, Any]:
         "token": record.token,
         "result": record.result,
     }
-
-
-def _ahead_ms(controller: "StorageController", upper: int | None) -> int | None:
-    """How far the time of a collection is ahead of the store's clock. None if it is at most a minute."""
-    from holdfast.collections.complete_times import BEHIND_MS, ahead_by
-
-    ahead_ms = ahead_by(upper or 0, controller.client.store_or_host_ms())
-    return ahead_ms if ahead_ms > BEHIND_MS else None
 
 
 def _described(facts: dict[str, Any]) -> str:

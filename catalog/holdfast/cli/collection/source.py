@@ -31,11 +31,14 @@ _AS_OF = "Milliseconds or an ISO date. Default: the latest time."
 def offsets(location: LocationUrls, name: str, as_of: int | None, form: str | None) -> None:
     """Show what the contents at one time were made from: for each partition of the source, the next position.
 
+    \b
+    holdfast collection offsets orders
+
     'rows' and 'checksum' describe the messages that were read last. 'behind' is the number of messages that
     Kafka had more when that was committed. For Postgres, 'source' has the publication and the table, and
     'slot' in 'identity' is the replication slot. The contents and their offsets are committed together, so
     this is exact for every readable time.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.ingest import kept
 
     _show(kept.offsets, "offsets", location, name, as_of, form)
@@ -49,9 +52,12 @@ def offsets(location: LocationUrls, name: str, as_of: int | None, form: str | No
 def errors(location: LocationUrls, name: str, as_of: int | None, form: str | None) -> None:
     """Show the bad records of a source-fed collection at one time: where they are in the source, and why.
 
+    \b
+    holdfast collection errors orders --format csv
+
     'key' and 'value' are cut at 16 KiB. Bytes that are no text are shown in base64. For CSV, Parquet and Avro
     files, 'position' is the number of the record, and there is no value.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     _show(_readable_errors, "bad records", location, name, as_of, form)
 
 

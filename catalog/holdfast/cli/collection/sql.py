@@ -42,7 +42,7 @@ def sql(
 
     \b
     holdfast sql "select item, sum(count) from orders group by item"
-    holdfast sql "select * from as_of('orders', '2026-01-01T12:00') except select * from orders"
+    holdfast sql "select * from as_of('orders', '2026-01-01T12:00')"
     holdfast sql @report.sql --output report.parquet
     holdfast sql "show tables"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.catalog.place import CatalogPlace, LinkedPlace, PersistPlace, linked_options, place_options
+from holdfast.cli.facts import json_option, tell
 from holdfast.cli.migrate.options import (
     BACKENDS,
     agree,
@@ -43,8 +44,15 @@ _accept_loss = click.option(
 @strategy_option
 @_accept_loss
 @yes_option
-def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool, yes: bool) -> None:
+@json_option
+def link(
+    place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool, yes: bool, as_json: bool
+) -> None:
     """Link two stores that both hold a catalog. --truth names the store that becomes the source of truth.
+
+    \b
+    holdfast migrate link --truth stash \\
+        --stash sqlite:///a.db --url /data --organization-id UUID
 
     The contents of the other store are lost with the next migration. If one of the stores is empty, you don't
     need this command: the first open for writing links them. This fences every process that writes to either
@@ -55,7 +63,7 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool
     the contents of both and exits with 2. With --accept-loss it decides for --truth, and what only the other
     store has is given up. If a decision is interrupted, run the same command again, for the same or the other
     store.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.catalog.move.decision import decide, decision
     from holdfast.cli.migrate.show import at, decision_lines, strategy_name
 
@@ -66,16 +74,18 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool
         other = at(found.places, named.other)
         if found.gives_up:
             for line in decision_lines(found):
-                click.echo(line)
+                click.echo(line, err=as_json)
             if not accept_loss:
                 raise _refusal(found)
             agree(linked.place, f"what only {other} has is given up", "a decision", yes=yes)
         else:
             done = linked.link()
             if done is not None:
-                click.echo(
-                    f"already linked ({strategy_name(done.strategy)}): the source of truth is {truth}"
-                    f" ({found.places[named]})"
+                name = strategy_name(done.strategy)
+                tell(
+                    {"done": "already linked", "strategy": name, "sourceOfTruth": named.value},
+                    f"already linked ({name}): the source of truth is {truth} ({found.places[named]})",
+                    as_json=as_json,
                 )
                 return
             linked.check_open()
@@ -87,8 +97,11 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool
         else:
             done = _linked(linked, generation)
     verb = "decided" if found.gives_up else "linked"
-    click.echo(
-        f"{verb} ({strategy_name(done.strategy)}): the source of truth is {at(found.places, done.truth)}"
+    name = strategy_name(done.strategy)
+    tell(
+        {"done": verb, "strategy": name, "sourceOfTruth": done.truth.value},
+        f"{verb} ({name}): the source of truth is {at(found.places, done.truth)}",
+        as_json=as_json,
     )
 
 
@@ -98,10 +111,20 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool
 @_accept_loss
 @generation_option
 @yes_option
+@json_option
 def detach(
-    place: CatalogPlace, stash_lost: bool, accept_loss: bool, deploy_generation: int | None, yes: bool
+    place: CatalogPlace,
+    stash_lost: bool,
+    accept_loss: bool,
+    deploy_generation: int | None,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """End the link, so that the catalog is only on persist. Persist must be the source of truth.
+
+    \b
+    holdfast migrate detach \\
+        --stash sqlite:///a.db --url /data --organization-id UUID
 
     The stash keeps its contents, but can't be linked with this catalog again. This fences every process that
     writes to the catalog.
@@ -109,7 +132,7 @@ def detach(
     If you give --stash-lost and persist does not record that it is the source of truth, this shows what
     persist holds and exits with 2. With --accept-loss, persist becomes the source of truth, and what only the
     stash had is given up. A process that still has the stash open is not fenced, so stop it first.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.catalog.move.detach import check_detach
     from holdfast.catalog.move.detach import detach as end_link
 
@@ -135,7 +158,7 @@ def detach(
             if not stash_lost:
                 raise
             for line in _what_persist_has(openable):
-                click.echo(line)
+                click.echo(line, err=as_json)
             check_detach(openable, stash_lost=True, accept_loss=accept_loss)
             loses = True
         what = "what only the stash had is given up" if loses else ""
@@ -149,7 +172,8 @@ def detach(
             holder=holder(),
             purpose="holdfast migrate detach",
         )
-        click.echo(f"detached: the catalog is only on persist, epoch {token.epoch}")
+        facts = {"done": "detached", "catalog": openable.place, "epoch": token.epoch}
+        tell(facts, f"detached: the catalog is only on persist, epoch {token.epoch}", as_json=as_json)
 
 
 def _linked(linked: "LinkedCatalog", generation: int) -> "Linked":

@@ -194,6 +194,32 @@ def _store_json(store: "StoreStatus") -> dict[str, Any]:
     }
 
 
+def plan_json(plan: "MigrationPlan") -> dict[str, Any]:
+    """A plan as JSON, for programs."""
+    return {
+        "id": plan.migration_id,
+        "from": plan.destination.other.value,
+        "to": plan.destination.value,
+        "record": None if plan.record is None else str(plan.record),
+        "sourceOfTruth": plan.source.value,
+        "strategy": strategy_name(plan.strategy),
+        "links": plan.links,
+        "contents": {name: {"rows": each.rows, "bytes": each.bytes} for name, each in plan.sizes.items()},
+        "upgrade": None if plan.upgrade is None else list(plan.upgrade),
+        "steps": [str(step) for step in plan.steps],
+        "refused": None if plan.refused is None else str(plan.refused),
+    }
+
+
+def ended_json(migration_id: str, record: object | None, truth: "Backend") -> dict[str, Any]:
+    """The result of a migration as JSON. Without a record, it was undone."""
+    return {
+        "id": migration_id,
+        "record": None if record is None else str(record),
+        "sourceOfTruth": truth.value,
+    }
+
+
 def strategy_name(strategy: "Strategy") -> str:
     """The name of a strategy, as the option takes it."""
     return strategy.name.lower().replace("_", "-")

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 def backup(url: str, consensus: str | None, target: Path, as_json: bool) -> None:
     """Copy a location into the new folder TARGET, as of one moment. Then read the copy to check it.
 
+    \b
+    holdfast persist backup /backup/shop --url /data/shop
+
     The consensus store must be a SQLite file. The blobs may be anywhere. Clients can write during the backup.
     TARGET appears once it is complete. A folder that is not empty is refused. Nothing is written to the
     location.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.persist.admin.backup import back_up
     from holdfast.persist.stores.url import open_stores
 
@@ -48,10 +51,13 @@ def backup(url: str, consensus: str | None, target: Path, as_json: bool) -> None
 def restore(url: str | None, source: Path, target: str | None, as_json: bool) -> None:
     """Create a location in a folder from BACKUP, a folder that 'backup' made, and check it.
 
+    \b
+    holdfast persist restore /backup/shop --url /data/shop
+
     First stop every client of the location, and move its old folder away: a folder that is not empty is
     refused. The logs are created anew, so a process that knows later versions fails instead of continuing
     from the past. Leases and the write lock are released. Critical holds stay.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.locations import location_url
     from holdfast.persist.admin.backup import restore as restored
     from holdfast.persist.stores.url import folder_of

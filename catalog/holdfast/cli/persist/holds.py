@@ -17,9 +17,12 @@ from holdfast.errors import CLOSED
 def holds(url: str, consensus: str | None, shard: str | None, form: str) -> None:
     """Show the holds on the since of all shards of a location, or of one shard.
 
+    \b
+    holdfast persist holds
+
     A leased hold ends when its holder has not renewed it for its whole lease. A critical hold never ends by
     itself. Its token is shown as a fingerprint.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with open_to_look(url, consensus) as client:
         found = [client.inspect(each) for each in chosen(client, shard)]
     listed = [(info, hold) for info in found for hold in info.holds]

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 def names(url: str, consensus: str | None, form: str) -> None:
     """Show the names in a location and their shards.
 
+    \b
+    holdfast persist names
+
     The name of a finalized shard stays until it is forgotten.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     with open_to_look(url, consensus) as client:
         found = [(name, client.inspect(shard)) for name, shard in client.names().items()]
     records = [

@@ -63,6 +63,10 @@ def recover(
 ) -> None:
     """Create the logs of all shards of a location anew from its blob store.
 
+    \b
+    holdfast persist recover
+    holdfast persist recover --yes
+
     Use this if the consensus store was lost, or restored from an older copy. Stop every other client first.
     What was committed after the newest rollup of a shard is lost, and clients that know it must not continue.
     Without --yes this shows what can be recovered and what can't. No blob is deleted.
@@ -79,7 +83,7 @@ def recover(
     commits end, and nothing of their shards is deleted until you decide. --accept shows these shards, and
     exits with 1 if there are any. With --yes it keeps the history that each log has now, even while clients
     write, and exits with 0.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     if accept:
         if restored or take:
             raise BadInput(

@@ -32,8 +32,11 @@ def gc(
 ) -> None:
     """Delete garbage in all shards of a location, or in one: blobs and versions that nobody needs.
 
+    \b
+    holdfast persist gc
+
     Garbage waits for an hour, because a reader without a lease may still need it. --grace changes that time.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.persist.admin import manual
 
     with (
@@ -68,7 +71,11 @@ def gc(
 @click.option("--full", is_flag=True, help="Merge all batches into one, not only those that are due.")
 @json_option
 def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_json: bool) -> None:
-    """Compact the batches that are due in all shards of a location, or in one."""
+    """Compact the batches that are due in all shards of a location, or in one.
+
+    \b
+    holdfast persist compact --full
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.persist.admin import manual
 
     with open_to_write(url, consensus, create=False) as client, ProgressLine("compacting") as progress:
@@ -110,9 +117,12 @@ def sweep(
 ) -> None:
     """Find orphans in a location: blobs that no version names and no writer is about to name.
 
+    \b
+    holdfast persist sweep
+
     Crashes leave them behind. With --delete they become garbage of their shards, and are deleted when other
     garbage is. If garbage is retained, so are they.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.persist.admin.sweep import check_age
     from holdfast.persist.admin.sweep import sweep as find
 

@@ -17,8 +17,11 @@ from holdfast.text import one_line
 def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
     """Read all shards of a location, or one, and check all invariants of the stored data.
 
+    \b
+    holdfast persist verify
+
     Each finding is one line, with the key of the damaged object. Exit code 1 means that there are findings.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.persist.admin.verify import of_store, without_log
     from holdfast.persist.admin.verify import verify as audit
 

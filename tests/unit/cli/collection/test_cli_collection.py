@@ -104,6 +104,7 @@ def test_a_list_and_a_description_tell_the_frontiers(flights: Shell) -> None:
         "shards": 2,
         "since": 0,
         "upper": 10_001,
+        "ahead_ms": None,
     }
     assert flights.out("list").splitlines()[1].split() == ["flights", "c1", "Active", "2", "0", "10001"]
     told = json.loads(flights.out("describe", "flights", "--format", "json"))

@@ -160,15 +160,30 @@ def test_a_table_whose_time_was_moved_is_seen_and_repaired(orders: Orders) -> No
     assert "AHEAD of the store's clock by 3 d" in orders.out("describe", "orders")
     facts = json.loads(orders.out("describe", "orders", "--json"))
     assert 71 * HOUR < facts["ahead_ms"] <= 72 * HOUR
+    repairs = (
+        "'holdfast read orders --output FILE', then 'holdfast create NEW --from FILE' makes a collection"
+    )
+    shown = orders.run("list")
+    assert shown.stderr.startswith(f"orders is AHEAD of the store's clock by 3 d: {repairs}")
+    (listed,) = json.loads(orders.out("list", "--json"))
+    assert 71 * HOUR < listed["ahead_ms"] <= 72 * HOUR
+    refused = orders.fails(
+        "write", "orders", orders.file("id,note\n9,z\n", "now.csv"), "--at", str(orders.now)
+    )
+    assert "rows can't be added at" in refused
+    assert "; its time is AHEAD of the store's clock by 3 d" in refused
+    assert f"hint: {repairs}" in refused
     # It can still be used, but its rows get times that are ahead.
     orders.out("write", "orders", orders.file("id,note\n4,d\n", "more.csv"))
 
     saved = str(orders.folder / "orders.parquet")
     orders.out("read", "orders", "--output", saved)
+    orders.out("create", "copy", "--from", saved, "--key", "id")
     orders.out("drop", "orders", "--yes")
-    orders.out("create", "orders", "--key", "id:int64", "--column", "note:string?")
-    orders.out("write", "orders", saved)
+    orders.out("rename", "copy", "orders")
     assert "AHEAD" not in orders.out("describe", "orders")
+    assert orders.run("list").stderr == ""
+    assert json.loads(orders.out("list", "--json"))[0]["ahead_ms"] is None
     assert abs(orders.upper() - orders.now) < HOUR
     rows = orders.out("read", "orders", "--format", "json").splitlines()
     assert sorted(json.loads(each)["id"] for each in rows) == [2, 3, 4]
@@ -181,6 +196,9 @@ def test_a_table_without_writes_reads_as_empty_at_past_times_and_future_times_ar
         assert orders.out("read", "none", "--as-of", "2026-01-01") == "id\n"
         assert orders.out("read", "none", "--as-of", "2026-01-01", "--or-earlier") == "id\n"
         assert orders.out("diff", "none", "--from", "2026-01-01", "--to", "2026-01-02") == "id  _diff\n"
+        assert "must go forward" in orders.fails("diff", "none", "--from", "2026-01-02", "--to", "2026-01-01")
+        refused = orders.fails("export", "none", str(orders.folder / "none"), "--as-of", "2026-01-01")
+        assert "can't be exported: nothing has been written yet" in refused
         assert "nothing has been written yet" in orders.fails("read", "none", "--as-of", "2999-01-01")
         assert none.upper == 0
 
