@@ -32,6 +32,8 @@ _VARIES: Final = (
     (re.compile(r"\b(?:\d+[dhms]){1,2}\b"), "AGE"),
     (re.compile(r"\b\d+(?:\.\d+)? (?:KiB|MiB|kB|MB|bytes|B|s|ms|seconds?)\b"), "SIZE"),
     (re.compile(r"(?:/[\w.+-]+)+/(?=[\w.+-])"), "/"),
+    # Who wrote: the program, its user, its process and its host.
+    (re.compile(r"\b(holdfast(?:\.table| collection)) +[\w.@-]+ +\d+ +[\w.-]+"), r"\1 USER PID HOST"),
     (re.compile(r"[-=+]{4,}"), "----"),
     (re.compile(r"[ \t]+"), " "),
 )
