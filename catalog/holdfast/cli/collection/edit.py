@@ -62,10 +62,11 @@ def _chosen_options(what: str) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _chosen(what: str, where: str | None, keys: tuple[str, ...], *, everything: bool) -> Chosen:
-    given = [name for name, each in (("--where", where), ("--key", keys), ("--all", everything)) if each]
+    is_given = {"--where": where is not None, "--key": bool(keys), "--all": everything}
+    given = [name for name, each in is_given.items() if each]
     if len(given) > 1:
         raise BadInput(f"{' and '.join(given)} can't be used together")
-    if not given and where is None:
+    if not given:
         raise BadInput(
             f"{what} needs a condition: which rows?",
             hint="give --where CONDITIONS or --key KEY, or --all for all rows",

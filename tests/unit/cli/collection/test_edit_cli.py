@@ -110,6 +110,7 @@ def test_what_changed_is_shown_as_json_too(shop: Shop) -> None:
         (["--all", "--key", "1"], 2, "--key and --all can't be used together"),
         (["--where", "id = 1", "--all"], 2, "--where and --all can't be used together"),
         (["--where", ""], 2, "--where: expected a column"),
+        (["--where", "", "--all"], 2, "--where and --all can't be used together"),
         (["--where", "price > 1"], 2, "column 'price' is not in the schema"),
         (["--key", "1.5"], 2, "--key: '1.5' is not a value of column 'id' (int64)"),
         (["--key", "null"], 2, 'hint: use --where "id is null"'),
