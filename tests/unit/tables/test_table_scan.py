@@ -475,8 +475,8 @@ def test_a_part_of_another_history_is_verified_again() -> None:
         table.scan(where=FIELD("id") == 1).read_all()
         machine = client.session.machine(table._opened.info.holding.shards[0])
         (part,) = (part for batch in machine.state.batches for part in batch.parts)
-        assert verified._known(machine, part) is not None
-        assert verified._known(machine, replace(part, crc32c=part.crc32c ^ 1)) is None
+        assert verified._kept[machine].get(part) is verified.known_part(machine, part)
+        assert verified._kept[machine].get(replace(part, crc32c=part.crc32c ^ 1)) is None
 
 
 @pytest.fixture
