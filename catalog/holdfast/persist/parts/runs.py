@@ -10,19 +10,21 @@ Invariants:
   raises an error if there is a wanted row in it.
 - A read of some columns reads `_time` and `_diff` only where the footer does not say enough of them. With a
   filter, it reads the columns of the filter first, and the others only of row groups with chosen rows.
-- One batch per run is in memory, the buffers that it is read through, and what a store keeps of an open
-  object. A batch has a run's share of `BUFFER_BYTES`, or `_LEAST_COLUMN_BYTES` per column, but at most its
-  share of `_WIDE_BYTES`. A batch of large values has at most `_WIDE_VALUES_BYTES`. If a single row is larger,
-  the batch is that row. Values with a dictionary are measured first (`holdfast.persist.parts.dictionaries`).
-  The buffers are the pages of a row group that exceeds a batch, or one page of each column, and what has a
-  dictionary. A row group that is one batch is read as a whole, without buffers afterwards.
+- A read of some columns decodes the next `READ_AHEAD` batches in threads while the caller uses one.
+- One batch per run, those that are decoded ahead, the buffers that it is read through, and what a store keeps
+  of an open object are in memory. A batch has a run's share of `BUFFER_BYTES`, or `_LEAST_COLUMN_BYTES` per
+  column, but at most its share of `_WIDE_BYTES`. A batch of large values has at most `_WIDE_VALUES_BYTES`. If
+  a single row is larger, the batch is that row. Values with a dictionary are measured first
+  (`holdfast.persist.parts.dictionaries`). The buffers are the pages of a row group that exceeds a batch, or
+  one page of each column, and what has a dictionary. A row group that is one batch is read as a whole,
+  without buffers afterwards.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import Final, Protocol, TypeAlias
 
 import google_crc32c
@@ -31,6 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
+from holdfast.persist.parts.ahead import READ_AHEAD, in_threads
 from holdfast.persist.parts.dictionaries import (
     coded_bytes,
     columns_with_dictionary,
@@ -81,6 +84,7 @@ _MUCH_LARGER: Final = 2
 _CODED: Final = "columns with a dictionary"
 
 Run: TypeAlias = Sequence[Part]
+_Batches: TypeAlias = Generator[pa.RecordBatch, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,38 +421,67 @@ class _Reader:
             first, found = [], sizes(parquet.metadata, part.size_bytes, groups)
         else:
             first, found = self._first_names(known, own, was, groups), sizes_of(known, names, groups)
-        for span in self._spans(found, groups):
-            columns = self._columns(known, part, was, span.groups)
-            if not columns.read:
-                rows = upgraded(columns.rows(None, span.rows), was, self.seen)
-                yield _Read(rows, span.rows)
-                continue
-            source = parquet
-            if span.is_buffered:
-                source = buffered = buffered or opened(buffer_size=_COLUMN_BUFFER)
-            threads = self.threads and span.raw_bytes >= _THREADS_COLUMN_BYTES * len(was.columns)
-            # A condition may raise an error for a row that is not there at these times.
-            is_one = span.batch_rows == span.rows and TIME not in columns.schema.names
-            some = self._chosen_first(source, columns, span, first, threads) if first and is_one else None
-            if some is not None:
-                yield some
-                continue
-            left = span.rows
-            batches = source.iter_batches(
-                span.batch_rows, row_groups=span.groups, columns=columns.read, use_threads=threads
-            )
-            for coded in batches:
-                left -= coded.num_rows
-                held.size = span.held_bytes
-                if not left:
-                    # Free the reader's buffers before the last batch is used.
-                    held.size = 0
-                    batches.close()
-                buffers, held.size = held.size, held.size + coded_bytes(coded)
-                for batch in decoded_pieces(coded, self._share):
+        fetch = partial(self._fetch, was, first)
+
+        def fetch_whole(span: _Span, columns: _Columns) -> "_Read | _Batches | None":
+            """The same, and all of it in memory. None if that is more than one batch."""
+            if span.batch_rows < span.rows:
+                return None
+            with opened() as source:
+                some = fetch(source, span, columns)
+                return some if isinstance(some, _Read) else (batch for batch in list(some))
+
+        planned = [
+            (span, self._columns(known, part, was, span.groups)) for span in self._spans(found, groups)
+        ]
+        is_ahead = self.threads and self.needs_no_sums and len(planned) > READ_AHEAD
+        ahead = (
+            closing(in_threads(fetch_whole, planned)) if is_ahead else nullcontext(repeat(None, len(planned)))
+        )
+        with ahead as fetched:
+            for (span, columns), some in zip(planned, fetched, strict=True):
+                if some is None:
+                    source = parquet
+                    if span.is_buffered:
+                        source = buffered = buffered or opened(buffer_size=_COLUMN_BUFFER)
+                    some = fetch(source, span, columns)
+                if isinstance(some, _Read):
+                    yield some
+                    continue
+                for batch in self._pieces(some, span, held):
                     rows = upgraded(columns.rows(batch, batch.num_rows), was, self.seen)
                     yield _Read(rows, rows.num_rows)
-                held.size = buffers
+
+    def _pieces(self, batches: "_Batches", span: "_Span", held: Buffered) -> Iterator[pa.RecordBatch]:
+        """The rows of a span without dictionaries, in pieces that fit."""
+        left = span.rows
+        for coded in batches:
+            left -= coded.num_rows
+            held.size = span.held_bytes
+            if not left:
+                # Free the reader's buffers before the last batch is used.
+                held.size = 0
+                batches.close()
+            buffers, held.size = held.size, held.size + coded_bytes(coded)
+            yield from decoded_pieces(coded, self._share)
+            held.size = buffers
+
+    def _fetch(
+        self, was: Schema, first: Sequence[str], source: pq.ParquetFile, span: "_Span", columns: "_Columns"
+    ) -> "_Read | _Batches":
+        """The rows of a span, if the filter has chosen them or no column is read. Otherwise their batches."""
+        if not columns.read:
+            return _Read(upgraded(columns.rows(None, span.rows), was, self.seen), span.rows)
+        threads = self.threads and span.raw_bytes >= _THREADS_COLUMN_BYTES * len(was.columns)
+        # A condition may raise an error for a row that is not there at these times.
+        is_one = span.batch_rows == span.rows and TIME not in columns.schema.names
+        some = self._chosen_first(source, columns, span, first, threads) if first and is_one else None
+        if some is not None:
+            return some
+        batches: _Batches = source.iter_batches(
+            span.batch_rows, row_groups=span.groups, columns=columns.read, use_threads=threads
+        )
+        return batches
 
     def _coded(self, metadata: pq.FileMetaData, known: KnownPart | None, own: Schema) -> list[str]:
         """The columns that are read with their dictionaries, because they may be much larger without."""

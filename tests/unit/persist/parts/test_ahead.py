@@ -1,0 +1,55 @@
+"""Calls in threads, a few ahead of who takes the results."""
+
+import threading
+import time
+
+import pytest
+
+from holdfast.persist.parts.ahead import READ_AHEAD, in_threads
+
+
+def test_results_come_in_order() -> None:
+    def slow_first(number: int) -> int:
+        time.sleep(0.05 if number == 0 else 0)
+        return number
+
+    assert list(in_threads(slow_first, [(number,) for number in range(20)])) == list(range(20))
+
+
+def test_only_a_few_calls_are_ahead() -> None:
+    begun: list[int] = []
+    results = in_threads(begun.append, [(number,) for number in range(20)])
+    next(results)
+    time.sleep(0.05)
+    assert begun == list(range(READ_AHEAD + 1))
+    next(results)
+    time.sleep(0.05)
+    assert begun == list(range(READ_AHEAD + 2))
+
+
+def test_an_error_comes_in_the_place_of_its_result() -> None:
+    def third_fails(number: int) -> int:
+        if number == 2:
+            raise ValueError("the third call")
+        return number
+
+    results = in_threads(third_fails, [(number,) for number in range(20)])
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ValueError, match="the third call"):
+        next(results)
+
+
+def test_who_closes_it_waits_for_what_runs() -> None:
+    ended: list[int] = []
+
+    def slow(number: int) -> None:
+        time.sleep(0.1)
+        ended.append(number)
+
+    results = in_threads(slow, [(number,) for number in range(20)])
+    next(results)
+    results.close()
+    found = list(ended)
+    time.sleep(0.3)
+    assert ended == found
+    assert not [each for each in threading.enumerate() if each.name.startswith("holdfast-read")]
