@@ -43,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         port=port,
         unsteady=args.unsteady_interval,
         steady=args.steady_interval,
+        resync=args.resync_interval,
         concurrency=args.concurrency,
         store_deadline=args.store_deadline,
     )
@@ -194,6 +195,14 @@ def _parser() -> argparse.ArgumentParser:
         default=60.0,
         metavar="S",
         help="seconds between two polls of a store for changes to resting objects (default: %(default)s)",
+    )
+    run.add_argument(
+        "--resync-interval",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds between two checks of everything, for changes that no watch and no poll has reported "
+        "(default: %(default)s)",
     )
     run.add_argument(
         "--store-deadline",

@@ -4,10 +4,12 @@ Invariants
 - Nothing is reconciled until all objects have been listed once. So it is known from the start which of two
   objects is older. If the CRD of a kind was deleted, the kind has no objects, and it is watched again when
   the CRD exists again.
+- A reconciliation uses the objects as the watches show them (see `engine.known`). After a list that may hide
+  deletions, and at each resync, their versions are compared with the API server.
 - On SIGTERM the process finishes running steps, starts no new ones, closes its handles, and exits with 0.
 - With a Lease, nothing starts before the process holds the Lease or after it loses the Lease: no request that
-  changes anything, and no call to a store. If the Lease is lost, the process exits at once with 0. On SIGTERM
-  it releases the Lease last.
+  changes anything, and no call to a store. A process that stands by watches, so that it knows all objects. If
+  the Lease is lost, the process exits at once with 0. On SIGTERM it releases the Lease last.
 - If the process is fenced without a Lease, it writes to no store any more, records the other process in one
   log line and in the Catalogs' statuses, and exits with 0. A restarted process takes a catalog back, but not
   for ever: see `catalogs.fencing`.
@@ -23,7 +25,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -41,9 +43,11 @@ from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.deletion import left_at_once
 from holdfast_operator.engine.elector import Elector, LeaseStanding
 from holdfast_operator.engine.events import EventSink
+from holdfast_operator.engine.follower import Follower
 from holdfast_operator.engine.handler import Handler, OperatorSettings, Services
 from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.informer import Informer
+from holdfast_operator.engine.known import version_of
 from holdfast_operator.engine.kube import (
     Kube,
     KubeError,
@@ -70,6 +74,7 @@ from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.slow_servers import SLOW, SlowServers
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
+from holdfast_operator.sparkapps.job import JOBS, PODS
 from holdfast_operator.sparkapps.limits import TemplateLimits
 from holdfast_operator.sparkapps.slots import Caps, Slots
 
@@ -83,8 +88,10 @@ _RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
 _LISTING: Final = "listing"
 """The key of the trouble that resources or their CRDs can't be listed."""
-_SPARK_SECONDS: Final = 10.0
-"""How often to check for a Spark operator that is installed later."""
+_COMPARING: Final = "comparing"
+"""The key of the trouble that the versions of resources can't be listed."""
+_LISTED_SECONDS: Final = 5.0
+"""How long after a list of kopf the versions of all objects are compared."""
 _TRIM_SECONDS: Final = 30.0
 _STUCK_WORK: Final = 300.0
 STUCK_WAIT: Final = 120.0
@@ -158,9 +165,17 @@ class Operator:
         self._migrations = Migrations(self._pool, self._long, self._stores)
         self._stop = asyncio.Event()
         self._watchlist = Watchlist(self._stores)
-        self._poll = Poll(self._stores, self._watchlist, self._look, self._clock, options.steady)
+        self._poll = Poll(
+            self._stores, self._watchlist, self._look, self._clock, options.steady, options.resync
+        )
         self._polling: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
+        self._comparing: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
+        self._acts = False
+        """Whether objects are reconciled. Not while the process stands by."""
+        self._compare_soon = asyncio.Event()
+        """Set if kopf has listed objects again."""
         self._fenced = False
         self._lost = False
         self._listed = False
@@ -181,8 +196,6 @@ class Operator:
         self._informer_ends: list[float] = []
         self._restarting: asyncio.Task[None] | None = None
         self._undefined: frozenset[Kind] = frozenset()
-        self._unserved: frozenset[ResourceType] = frozenset()
-        """The child types that the cluster did not serve when the watches started."""
         self._telling: set[asyncio.Task[None]] = set()
         """Tasks that post Events. Without a reference, a task could be garbage collected."""
         self._handlers = self._make_handlers()
@@ -204,15 +217,32 @@ class Operator:
                 ", ".join(shared),
             )
         workers: asyncio.Task[None] | None = None
-        if await self._lead() and await self._list_all():
-            self._watch()
+        watching = asyncio.create_task(self._begin_to_watch())
+        if await self._lead() and await watching:
+            self._acts = True
+            self._look_at_all()
             workers = asyncio.create_task(self._queue.run())
             self._polling = asyncio.create_task(self._poll.run(self._stop))
             self._trimming = asyncio.create_task(self._trim())
+            self._comparing = asyncio.create_task(self._compare_again_and_again())
             log.info("started; watching %s", ", ".join(self._options.namespaces) or "all namespaces")
             await self._stop.wait()
+        await watching
         await self._shut_down(workers)
         return 0
+
+    async def _begin_to_watch(self) -> bool:
+        """Lists and watches everything. Returns False if it is stopped before that."""
+        if not await self._list_all():
+            return False
+        self._watch()
+        for type_, selector in watched(self._options.spark_adapter).items():
+            for namespace in self._options.namespaces or (None,):
+                follower = Follower(
+                    self._kube, type_, namespace, selector, self._on_child, self._look_at_all, self._clock
+                )
+                self._following.append(asyncio.create_task(follower.run(self._stop)))
+        return True
 
     @property
     def hangs(self) -> bool:
@@ -245,15 +275,14 @@ class Operator:
         await self._queue.stop(0.0 if at_once else _GRACE)
         if workers is not None:
             await workers
-        for task in (self._polling, self._trimming):
+        for task in (self._polling, self._trimming, self._comparing, *self._following):
             if task is not None:
                 task.cancel()
         if self._lost:
             # Calls in threads end with the process. Nobody waits for them: see `hangs`.
             log.info("stopped")
             return
-        if workers is not None:
-            await self._informer.stop()
+        await self._informer.stop()
         if not self._fenced:
             try:
                 await asyncio.wait_for(self._close_all(), _CLOSE_SECONDS)
@@ -291,8 +320,6 @@ class Operator:
                 # the CRDs are installed.
                 if undefined and not (ending or (self._listed and undefined < set(Kind))):
                     raise NotServed(f"there is no CRD of {_names(undefined)}")
-                children = watched(self._options.spark_adapter)
-                unserved = [each for each in children if not await self._kube.is_served(each)]
             except NotServed as error:
                 text = f"the cluster doesn't serve all of {GROUP}/{VERSION}: install its CRDs"
                 self._troubles.tell(_LISTING, f"{text} (kubectl apply -k crds); {error}")
@@ -300,7 +327,7 @@ class Operator:
                 self._troubles.tell(_LISTING, f"the API server can't be read: {error}")
             else:
                 self._troubles.over(_LISTING, "all resources are listed")
-                self._undefined, self._unserved = undefined, frozenset(unserved)
+                self._undefined = undefined
                 self._listed = True
                 return True
             await self._clock.wait(self._stop, _CRD_SECONDS)
@@ -311,16 +338,62 @@ class Operator:
         type_, found = resource_type(kind), list[Json]()
         for namespace in self._options.namespaces or (None,):
             try:
-                found += await self._kube.list(type_, namespace)
+                bodies, version = await self._kube.list_pages(type_, namespace)
             except NotServed:
                 if await self._kube.is_undefined(type_):
                     return None
                 raise
+            self._drop_others(kind, namespace, {_key(kind, body) for body in bodies}, version)
+            found += bodies
         for body in found:
-            key = ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
+            key = _key(kind, body)
+            self._kube.known.put(key, body)
             self._cache.put(key, body)
             self._look(key)
         return found
+
+    def _drop_others(
+        self, kind: Kind, namespace: str | None, there: Collection[ObjectKey], version: int
+    ) -> None:
+        """Forgets known objects that a list doesn't have, as of its version. Reconciles them once more."""
+        known = self._kube.known
+        for key in known:
+            gone = key.kind is kind and namespace in {None, key.namespace} and key not in there
+            if gone and known.version(key) <= version:
+                known.drop(key)
+                self._queue_up(key)
+
+    async def _compare_again_and_again(self) -> None:
+        """Compares the versions of all objects at each resync, and after each list of kopf."""
+        while not self._stop.is_set():
+            self._compare_soon.clear()
+            await self._clock.wait(self._compare_soon, self._options.resync)
+            if self._compare_soon.is_set():
+                # More objects of the same list follow.
+                await self._clock.wait(self._stop, _LISTED_SECONDS)
+            try:
+                for kind in set(Kind) - self._undefined:
+                    await self._compare(kind)
+            except KubeError as error:
+                self._troubles.tell(_COMPARING, f"can't compare the resources with the API server: {error}")
+            else:
+                self._troubles.over(_COMPARING, "the resources are compared with the API server again")
+
+    async def _compare(self, kind: Kind) -> None:
+        """Finds objects of which no event has reported the last change, and reconciles them."""
+        known = self._kube.known
+        for namespace in self._options.namespaces or (None,):
+            before = known.newest
+            found, version = await self._kube.list_pages(resource_type(kind), namespace, brief=True)
+            if version < before:
+                log.warning("the API server's history went back: every resource is read again")
+                known.doubt_all()
+            versions = {_key(kind, body): version_of(body) for body in found}
+            self._drop_others(kind, namespace, versions.keys(), version)
+            for key, its in versions.items():
+                if its > known.version(key):
+                    known.doubt(key)
+                    self._look(key)
 
     def _lane(self, key: ObjectKey) -> Hashable:
         """Returns the lane of an object: its location, or one lane for all locations on slow servers."""
@@ -345,8 +418,11 @@ class Operator:
         self._metrics.reconciles.labels(key.kind.value, outcome).inc()
         if result.retry or not self._cache.knows(key):
             return result
-        resync = self._options.resync * (0.8 + 0.4 * self._rng.random())
         due = result.requeue_after
+        if self._watchlist.covers(key) and self._kube.known.follows:
+            # The resync of all resting collections finds each change.
+            return result
+        resync = self._options.resync * (0.8 + 0.4 * self._rng.random())
         return Result(requeue_after=resync if due is None else min(due, resync))
 
     async def _on_fenced(self, key: ObjectKey, error: Fenced) -> Result:
@@ -385,41 +461,65 @@ class Operator:
             await asyncio.to_thread(give_back)
 
     def _on_event(self, key: ObjectKey, type_: str | None, body: Json) -> None:
+        known = self._kube.known
         if type_ == "DELETED":
-            self._queue.add(key)
-            if (note := left_at_once(key, body)) is not None:
+            known.drop(key, body)
+            self._queue_up(key)
+            if self._acts and (note := left_at_once(key, body)) is not None:
                 log.warning("%s: %s", key, note.message)
                 task = asyncio.create_task(self._events.post(key, body["metadata"]["uid"], note))
                 self._telling.add(task)
                 task.add_done_callback(self._telling.discard)
             return
-        if self._cache.has(key, body):
+        if type_ is None:
+            self._compare_soon.set()
+        known.put(key, body)
+        if self._cache.has(key, body) or version_of(body) < known.version(key):
+            # It was written here, or the event is late.
             return
-        known = self._cache.knows(key)
+        is_known = self._cache.knows(key)
         self._note(key, body)
-        self._queue.add(key)
-        if key.kind is Kind.CATALOG and (not known or body["metadata"].get("deletionTimestamp")):
+        self._queue_up(key)
+        if key.kind is Kind.CATALOG and (not is_known or body["metadata"].get("deletionTimestamp")):
             for dependent in self._cache.dependents_of(key):
                 self._look(dependent)
 
+    def _on_child(self, type_: ResourceType, body: Json) -> None:
+        """Reconciles the owner of an application, or of the Job of a pod."""
+        namespace = body["metadata"]["namespace"]
+        for owner in body["metadata"].get("ownerReferences", []):
+            if owner.get("apiVersion") == f"{GROUP}/{VERSION}" and owner.get("kind") in set(Kind):
+                self._queue_up(ObjectKey(Kind(owner["kind"]), namespace, owner["name"]))
+            elif type_ == PODS and (job := self._kube.followed_with_uid(JOBS, namespace, owner["uid"])):
+                self._on_child(JOBS, job)
+
+    def _look_at_all(self) -> None:
+        for key in self._cache:
+            self._look(key)
+
+    def _queue_up(self, key: ObjectKey) -> None:
+        """Enqueues an object, because something happened to it."""
+        if self._acts:
+            self._queue.add(key)
+
     def _look(self, key: ObjectKey) -> None:
         """Enqueues an unchanged object as routine work, because there may be thousands of them."""
-        self._queue.add(key, routine=True)
+        if self._acts:
+            self._queue.add(key, routine=True)
 
     def _note(self, key: ObjectKey, body: Json) -> None:
         for rival in self._cache.put(key, body):
-            self._queue.add(rival)
+            self._queue_up(rival)
 
     def _new_informer(self) -> Informer:
         return Informer(
             namespaces=self._options.namespaces,
-            children=watched(self._options.spark_adapter),
             on_event=self._on_event,
-            on_look=self._queue.add,
             on_end=self._on_informer_end,
         )
 
     def _on_informer_end(self, error: BaseException | None) -> None:
+        self._kube.known.follows = False
         log.error("the watches ended by themselves and are restarted: %s", error)
         self._metrics.informer_restarts.inc()
         if self._restarting is not None:
@@ -435,21 +535,20 @@ class Operator:
         await self._watch_again()
 
     def _watch(self) -> None:
-        """Starts to watch the served types, and to check for those that aren't served."""
+        """Starts to watch the defined kinds, and to check for those that aren't defined."""
+        self._kube.known.follows = True
         self._informer.start()
         if self._undefined:
             names = _names(self._undefined)
             log.warning("the cluster has no CRD of %s: it has no such resources until it is installed", names)
-        if self._undefined or self._unserved:
             self._restarting = asyncio.create_task(self._await_definitions())
 
     async def _await_definitions(self) -> None:
-        """Restarts the watches as soon as a further type is served."""
+        """Restarts the watches as soon as a further kind is defined."""
         while not self._stop.is_set():
-            await self._clock.wait(self._stop, _CRD_SECONDS if self._undefined else _SPARK_SECONDS)
+            await self._clock.wait(self._stop, _CRD_SECONDS)
             try:
-                found = [await self._list_once(kind) is not None for kind in self._undefined]
-                if any([*found, *[await self._kube.is_served(each) for each in self._unserved]]):
+                if any([await self._list_once(kind) is not None for kind in self._undefined]):
                     await self._informer.stop()
                     await self._watch_again()
                     return
@@ -465,9 +564,7 @@ class Operator:
         self._informer = self._new_informer()
         self._watch()
         log.info("watching again")
-        # No event reports objects that were deleted meanwhile.
-        for key in self._cache:
-            self._look(key)
+        self._look_at_all()
 
     def _on_signal(self, number: signal.Signals) -> None:
         log.info("%s: finishing running work", number.name)
@@ -528,6 +625,10 @@ class Operator:
         phases = self._cache.phases()
         for kind, phase in itertools.product(Kind, Phase):
             self._metrics.objects.labels(kind.value, phase.value).set(phases[kind, phase])
+
+
+def _key(kind: Kind, body: Json) -> ObjectKey:
+    return ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
 
 
 def _names(kinds: Iterable[Kind]) -> str:

@@ -418,7 +418,7 @@ def test_no_role_has_a_wildcard_and_secrets_are_never_listed(
 
 KUBEFLOW = ("sparkoperator.k8s.io", "sparkapplications", "create,list,watch,delete")
 APACHE = ("spark.apache.org", "sparkapplications", "create,list,watch,delete")
-PLAIN = [("batch", "jobs", "create,list,delete"), ("", "pods", "list")]
+PLAIN = [("batch", "jobs", "create,list,watch,delete"), ("", "pods", "list,watch")]
 
 
 @pytest.mark.parametrize(

@@ -112,10 +112,10 @@ in other namespaces.
 {{- if has $adapter (list "auto" "job") }}
 - apiGroups: [batch]
   resources: [jobs]
-  verbs: [create, list, delete]
+  verbs: [create, list, watch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list]
+  verbs: [list, watch]
 {{- end }}
 {{- end }}
 {{- end }}

@@ -104,7 +104,7 @@ async def record(
         holder, epoch = durable.by, durable.epoch
     try:
         for _ in range(_ROUNDS):
-            body = await services.kube.get(key)
+            body = await services.kube.read(key)
             now = services.clock.wall()
             fences = fencing.with_fence(body, holder, epoch, now)
             health = shown(fences)

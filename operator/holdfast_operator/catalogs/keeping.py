@@ -44,7 +44,7 @@ async def keep_catalog(services: Services, key: ObjectKey) -> None:
     Raises `KubeError`.
     """
     try:
-        body = await services.kube.get(key)
+        body = await services.kube.read(key)
         if not is_loose(body):
             return
         metadata = body["metadata"]

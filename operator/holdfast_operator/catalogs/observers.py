@@ -34,7 +34,7 @@ async def _observer(
 ) -> Observer | None:
     """Returns None if the Catalog is gone, is no longer Observed, or has a location that isn't allowed."""
     try:
-        spec, _ = parse_spec(CatalogSpec, await kube.get(key))
+        spec, _ = parse_spec(CatalogSpec, await kube.read(key))
     except Gone:
         return None
     if spec is None or spec.access != Access.OBSERVED:

@@ -1,8 +1,9 @@
 """Polls the stores for changes by other processes, with one query for each open catalog.
 
 Invariants
-- A collection at rest is reconciled only if its store has changed, and by the resync. So all resting
-  collections of a catalog together cost one query, and no request to the API server.
+- A collection at rest is reconciled only if its store has changed. So all resting collections of a catalog
+  together cost one query, and no request to the API server. The resync of all resting collections also
+  compares the catalog's items, and reconciles only collections that have changed.
 - If the query fails, all collections of the catalog are reconciled, and each shows the error.
 - There is at most one query at a time for each catalog. A store that doesn't respond delays no other catalog.
 """
@@ -10,13 +11,15 @@ Invariants
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.errors import HoldfastError
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
-from holdfast_operator.collections.facts import Basis, CollectionLook, ItemName
-from holdfast_operator.collections.reading import changed
+from holdfast_operator.collections.facts import Basis, CollectionLook, FoundItem, ItemName
+from holdfast_operator.collections.reading import changed, changed_items
 from holdfast_operator.engine.clock import Clock
 from holdfast_operator.engine.kube import NotLeading, ObjectKey
 
@@ -26,13 +29,21 @@ _AT_ONCE: Final = 8
 _SLOW_AT_ONCE: Final = 2
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    catalog: ObjectKey
+    basis: Basis
+    name: ItemName
+    item: FoundItem
+
+
 class Watchlist:
     """The basis of each collection: the state of the store when the collection was last reconciled."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._looks: dict[ObjectKey, tuple[ObjectKey, Basis]] = {}
-        """By collection, with its catalog."""
+        self._looks: dict[ObjectKey, _Listed] = {}
+        """By collection."""
 
     async def look(self, catalog: ObjectKey, collection: ObjectKey, name: ItemName) -> CollectionLook:
         """Returns what catalog and storage hold of a collection, and adds the collection to the list.
@@ -40,26 +51,45 @@ class Watchlist:
         Raises `KeyError` if the catalog is neither open nor observed.
         """
         found = await self._stores.read(catalog, "look", lambda handle: store.look(handle, name))
-        if found.basis is not None:
-            self._looks[collection] = catalog, found.basis
+        if found.basis is not None and found.item_id is not None:
+            item = FoundItem(found.item_id, found.definition)
+            self._looks[collection] = _Listed(catalog, found.basis, name, item)
+        else:
+            self.forget(collection)
         return found
 
-    async def changed(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
+    async def changed(self, catalog: ObjectKey, *, items: bool = False) -> tuple[ObjectKey, ...]:
         """Returns the collections that have changed in the store since they were last reconciled.
 
-        Returns nothing if the catalog isn't open for writing.
+        Compares the items of the catalog only if asked to. Returns nothing if the catalog isn't open for
+        writing.
         """
-        opening = self._stores.opened(catalog)
-        looks = {collection: basis for collection, (its, basis) in self._looks.items() if its == catalog}
-        if opening is None or opening.observed or not looks:
+        looks = {collection: each for collection, each in self._looks.items() if each.catalog == catalog}
+        if not looks or not self._is_polled(catalog):
             return ()
-        return await self._stores.use(
-            catalog, "changed", lambda handle: changed(handle.client, handle.controller, looks)
-        )
+
+        def work(handle: OpenCatalog) -> tuple[ObjectKey, ...]:
+            bases = {collection: each.basis for collection, each in looks.items()}
+            found = changed(handle.client, handle.controller, bases)
+            if items:
+                named = {collection: (each.name, each.item) for collection, each in looks.items()}
+                found += handle.read(lambda there: changed_items(there, named))
+            return tuple(dict.fromkeys(found))
+
+        return await self._stores.use(catalog, "changed", work)
+
+    def covers(self, collection: ObjectKey) -> bool:
+        """Returns whether the polls find each change in the store of a collection."""
+        listed = self._looks.get(collection)
+        return listed is not None and self._is_polled(listed.catalog)
+
+    def _is_polled(self, catalog: ObjectKey) -> bool:
+        opening = self._stores.opened(catalog)
+        return opening is not None and not opening.observed
 
     def watched(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
         """Returns the collections of a catalog that are on the list."""
-        return tuple(collection for collection, (its, _) in self._looks.items() if its == catalog)
+        return tuple(collection for collection, each in self._looks.items() if each.catalog == catalog)
 
     def forget(self, collection: ObjectKey) -> None:
         """Removes a collection from the list, until it is reconciled again."""
@@ -76,12 +106,17 @@ class Poll:
         enqueue: Callable[[ObjectKey], None],
         clock: Clock,
         seconds: float,
+        resync: float,
     ) -> None:
+        """Polls every `seconds`. The first poll of a catalog after each `resync` seconds is a resync."""
         self._stores = stores
         self._watchlist = watchlist
         self._enqueue = enqueue
         self._clock = clock
         self._seconds = seconds
+        self._resync = resync
+        self._synced: dict[ObjectKey, float] = {}
+        """By catalog: when its last resync began."""
         self._asking = asyncio.Semaphore(_AT_ONCE)
         self._asking_slow = asyncio.Semaphore(_SLOW_AT_ONCE)
         self._asked: set[ObjectKey] = set()
@@ -105,8 +140,12 @@ class Poll:
             self._asked.discard(catalog)
 
     async def _ask(self, catalog: ObjectKey) -> None:
+        now = self._clock.monotonic()
+        due = now - self._synced.setdefault(catalog, now) >= self._resync
         try:
-            new = await self._watchlist.changed(catalog)
+            new = await self._watchlist.changed(catalog, items=due)
+            if due:
+                self._synced[catalog] = now
         except NotLeading:
             return
         except HoldfastError as error:

@@ -94,6 +94,18 @@ def changed(client: PersistClient, controller: StorageController, looks: Mapping
     return tuple(key for key, basis in looks.items() if is_new(basis))
 
 
+def changed_items(catalog: ReadOnlyCatalog, looks: Mapping[K, tuple[ItemName, FoundItem]]) -> tuple[K, ...]:
+    """Returns the keys of the collections whose items in the catalog have changed, or are gone."""
+
+    def is_same(name: ItemName, before: FoundItem) -> bool:
+        try:
+            return find_item(catalog, name) == before
+        except BadInput:
+            return False
+
+    return tuple(key for key, (name, before) in looks.items() if not is_same(name, before))
+
+
 def _basis(client: PersistClient, info: CollectionInfo, jobs: tuple[JobRecord, ...]) -> Basis:
     if info.state is CollectionState.DROPPED:
         return Basis(info.collection_id, None, jobs, (), ())

@@ -4,6 +4,8 @@ Invariants
 - A reconciliation applies at most one irreversible step. Then the key comes back at once, behind all others.
 - An error of the library becomes a status. An unexpected error becomes a status too, with a trace in the log.
 - `Fenced` on an open catalog is raised to the caller, because the process decides what to do.
+- An irreversible step follows only from what is current: right before it, everything that decided is
+  confirmed. If something has changed, the key comes back at once.
 - State in memory belongs to the uid of an object. An object that was deleted and created again under the same
   name is another object, even if nobody noticed the deletion.
 - If the API server refuses a request at each attempt, this is logged once, and once more when it is over.
@@ -24,6 +26,7 @@ from holdfast_operator.engine.deletion import Deletions
 from holdfast_operator.engine.events import EventSink, Note, transitions
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.health import Phase, health_conditions
+from holdfast_operator.engine.known import Reads, are_current, reading, version_of
 from holdfast_operator.engine.kube import (
     Conflict,
     Forbidden,
@@ -178,15 +181,20 @@ class Handler(ABC, Generic[O]):
     async def _decide(self, key: ObjectKey, body: Json) -> Rest:
         acted = False
         for _ in range(_MAX_STEPS):
-            step = self.plan(await self.observe(key, body))
+            with reading() as reads:
+                step = self.plan(await self.observe(key, body))
             if isinstance(step, Rest):
                 return step
-            if step.irreversible and acted:
+            if step.irreversible and (acted or not await self._is_current(key, body, reads)):
                 break
             log.debug("step: %s", step)
             await self.apply(key, body, step)
             acted = acted or step.irreversible
         return Wait(requeue_after=0.0)
+
+    async def _is_current(self, key: ObjectKey, body: Json, reads: Reads) -> bool:
+        """Returns whether the object, and everything else that decided, is still as it was read."""
+        return await self.services.kube.is_current(key, version_of(body)) and await are_current(reads)
 
     async def _finish(self, key: ObjectKey, body: Json, step: Rest) -> Result:
         others = [each for each in body["metadata"].get("finalizers", []) if each != FINALIZER]

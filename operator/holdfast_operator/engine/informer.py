@@ -1,10 +1,12 @@
-"""The informer: watches objects with kopf. It decides nothing and stores nothing on objects.
+"""The informer: watches the operator's own kinds with kopf. It decides nothing and stores nothing on objects.
 
 Invariants
 - It runs in its own thread and event loop, because kopf cancels every task of its loop at its end.
 - It only passes events on. The queue decides what to do.
 - It writes nothing. kopf adds no annotation and no finalizer to objects that have only event handlers. It
   would even remove its own finalizer from them, so the operator's finalizer must have another name.
+- kopf lists again when it can't continue a watch. It passes the listed objects on, but doesn't report which
+  ones are gone.
 - It ends at the first response of the API server that kopf can't handle. The caller then starts a new one.
 """
 
@@ -16,14 +18,12 @@ from typing import Any, Final
 
 import kopf
 
-from holdfast_operator.api.names import GROUP, LABEL_MANAGED_BY, MANAGED_BY, VERSION, Kind
-from holdfast_operator.engine.kube import ObjectKey, ResourceType, configuration
+from holdfast_operator.api.names import GROUP, VERSION, Kind
+from holdfast_operator.engine.kube import PAGE, ObjectKey, configuration
 
 Json = dict[str, Any]
 OnEvent = Callable[[ObjectKey, str | None, Json], None]
-"""Called with the object, the type (ADDED, MODIFIED, DELETED, or None if it existed before), and the body."""
-OnLook = Callable[[ObjectKey], None]
-"""Called with an object that hasn't changed itself, but one of its children has."""
+"""Called with the object, the type (ADDED, MODIFIED, DELETED, or None if it was listed), and the body."""
 
 log = logging.getLogger(__name__)
 
@@ -35,26 +35,23 @@ _CONNECT_SECONDS: Final = 10.0
 
 
 class Informer:
-    """Watches Holdfast's kinds and their children, from `start` to `stop`."""
+    """Watches Holdfast's kinds, from `start` to `stop`."""
 
     def __init__(
         self,
         *,
         namespaces: Sequence[str],
-        children: Sequence[ResourceType],
         on_event: OnEvent,
-        on_look: OnLook,
         on_end: Callable[[BaseException | None], None],
     ) -> None:
-        """Prepares the watches. `start`'s event loop calls `on_event`, `on_look` and `on_end`."""
+        """Prepares the watches. `start`'s event loop calls `on_event` and `on_end`."""
         self._namespaces = list(namespaces)
         self._on_event = on_event
-        self._on_look = on_look
         self._on_end = on_end
         self._stopping = threading.Event()
         self._started = threading.Event()
         self._over = threading.Event()
-        self._registry = self._register(children)
+        self._registry = self._register()
         self._thread = threading.Thread(target=self._run, name="informer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -103,21 +100,12 @@ class Informer:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return next((error for each in done if not each.cancelled() and (error := each.exception())), None)
 
-    def _register(self, children: Sequence[ResourceType]) -> kopf.OperatorRegistry:
+    def _register(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(_login)
         for kind in Kind:
             where = (GROUP, VERSION, kind.plural)
             kopf.on.event(*where, registry=registry, id="seen")(self._seen(kind))
-        for child in children:
-            kopf.on.event(
-                child.group,
-                child.version,
-                child.plural,
-                registry=registry,
-                id="child",
-                labels={LABEL_MANAGED_BY: MANAGED_BY},
-            )(self._child_seen)
         return registry
 
     def _seen(self, kind: Kind) -> Any:
@@ -125,12 +113,6 @@ class Informer:
             self._tell(self._on_event, _key(kind, body), event["type"], dict(event["object"]))
 
         return seen
-
-    async def _child_seen(self, body: kopf.Body, **_: Any) -> None:
-        for owner in body["metadata"].get("ownerReferences", []):
-            if owner.get("apiVersion") == f"{GROUP}/{VERSION}" and owner.get("kind") in set(Kind):
-                key = ObjectKey(Kind(owner["kind"]), body["metadata"]["namespace"], owner["name"])
-                self._tell(self._on_look, key)
 
     def _tell(self, listener: Callable[..., None], *args: Any) -> None:
         assert self._loop is not None
@@ -181,6 +163,7 @@ def _settings(*, scan: bool) -> kopf.OperatorSettings:
     settings.scanning.disabled = not scan
     settings.posting.enabled = False
     settings.process.ultimate_exiting_timeout = None
+    settings.watching.chunk_size = PAGE
     settings.networking.request_timeout = _REQUEST_SECONDS
     settings.networking.connect_timeout = _CONNECT_SECONDS
     return settings

@@ -9,15 +9,21 @@ Invariants
 - A process that may not write changes nothing. This is checked right before each request.
 - If the server, or a proxy before it, doesn't know a path, this does not mean that the object is gone. If the
   CRD is gone, it does.
+- Objects that watches follow are read from memory (see `known` and `followed`). Others are requested.
+- If the server asks to wait (`Retry-After`), no request is sent before that time, of whatever kind.
 """
 
 import asyncio
+import builtins
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -29,10 +35,20 @@ from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
 from urllib3.exceptions import TimeoutError as NoAnswer
 
 from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
+from holdfast_operator.engine.followed import FollowedObjects, versions
+from holdfast_operator.engine.known import KnownObjects, record, version_of
 
 Json = dict[str, Any]
 
 _SECONDS: Final = 20.0
+PAGE: Final = 500
+"""The number of objects in a page of a list."""
+_LONGEST_WAIT: Final = 60.0
+"""The longest time that a `Retry-After` header delays requests."""
+_TRIES: Final = 3
+"""How often a request is sent that the server asks to send later."""
+_WAIT_JITTER: Final = 0.1
+_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _THREADS: Final = 8
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MERGE: Final = "application/merge-patch+json"
@@ -44,6 +60,18 @@ class KubeError(Exception):
 
 class Gone(KubeError):
     """The object doesn't exist."""
+
+
+class Expired(KubeError):
+    """The version to list or to watch from is too old. List again."""
+
+
+class RetryLater(KubeError):
+    """The API server asks to send the request again later. It did nothing."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
 
 
 class NotServed(KubeError):
@@ -129,41 +157,146 @@ class Kube:
         *,
         seconds: float = _SECONDS,
         may_write: Callable[[], bool] = lambda: True,
+        patient: bool = True,
     ) -> None:
-        """Wraps a client. `seconds` is the time limit of a request. `may_write` is called in threads."""
+        """Wraps a client. `seconds` is the time limit of a request. `may_write` is called in threads.
+
+        `patient` sends a request again when the server asks for that. Otherwise the caller must do so.
+        """
         self._client = client
         self._seconds = seconds
         self._may_write = may_write
+        self._patient = patient
+        self._quiet_until = 0.0
+        """Until when the server asked not to send requests, by the monotonic clock."""
+        self.known: KnownObjects[ObjectKey] = KnownObjects()
+        """The Holdfast objects."""
+        self.followed: dict[tuple[ResourceType, str | None], FollowedObjects] = {}
+        """Other objects, by type and namespace. None stands for all namespaces."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="kube")
 
     @classmethod
     def connect(
-        cls, *, seconds: float = _SECONDS, retries: int = 2, may_write: Callable[[], bool] = lambda: True
+        cls,
+        *,
+        seconds: float = _SECONDS,
+        retries: int = 2,
+        may_write: Callable[[], bool] = lambda: True,
+        patient: bool = True,
     ) -> "Kube":
         """Connects with the settings of `configuration`, and raises its errors."""
         found = configuration()
         found.connection_pool_maxsize = _THREADS
-        # Ignore Retry-After headers, which could block a thread for minutes. The queue decides when to retry.
+        # `request` waits for Retry-After. Here a thread would wait, and could block for minutes.
         found.retries = Retry(retries, respect_retry_after_header=False)
-        return cls(ApiClient(found), seconds=seconds, may_write=may_write)
+        return cls(ApiClient(found), seconds=seconds, may_write=may_write, patient=patient)
 
     async def get(self, key: ObjectKey) -> Json:
+        """Returns one Holdfast object as it is known, or else reads it. Raises like `read`.
+
+        An irreversible step must not depend on it before `known.are_current` has confirmed it.
+        """
+        body = self.known.get(key)
+        if body is None:
+            body = await self.read(key)
+        record(key, partial(self.is_current, key, version_of(body)))
+        return body
+
+    async def read(self, key: ObjectKey) -> Json:
         """Reads one Holdfast object. Raises `Gone` if it, or the CRD of its kind, doesn't exist."""
-        type_ = resource_type(key.kind)
+        type_, asked = resource_type(key.kind), self.known.now()
         try:
-            return await self.request("GET", type_.path(key.namespace, key.name))
+            found = await self.request("GET", type_.path(key.namespace, key.name))
+        except Gone:
+            self.known.drop(key)
+            raise
         except NotServed as error:
             if await self.is_undefined(type_):
+                self.known.drop(key)
                 raise Gone(str(error)) from None
             raise
+        newest = self.known.learn(key, found, asked)
+        if newest is None:
+            raise Gone(f"{key} was deleted meanwhile")
+        return newest
+
+    async def is_current(self, key: ObjectKey, version: int) -> bool:
+        """Returns whether this is still the version of a Holdfast object. Reads it if that isn't certain."""
+        if not self.known.follows or self.known.is_confirmed(key, version):
+            return True
+        try:
+            return version_of(await self.read(key)) == version
+        except Gone:
+            return False
 
     async def list(
-        self, type_: ResourceType, namespace: str | None, *, labels: str | None = None
-    ) -> list[Json]:
-        """Returns all objects of a type, in one namespace or in all."""
-        query = {"labelSelector": labels} if labels else {}
-        answer = await self.request("GET", type_.path(namespace), query=query)
-        return list(answer["items"])
+        self, type_: ResourceType, namespace: str | None, *, labels: str | None = None, fresh: bool = False
+    ) -> Sequence[Json]:
+        """Returns all objects of a type, in one namespace or in all. Don't change them.
+
+        They are those that a watch follows, if one does. With `fresh`, they are requested anyway.
+        """
+        followed = self._follows(type_, namespace, labels)
+        if followed is None:
+            found, _ = await self.list_pages(type_, namespace, labels=labels)
+            return found
+        if not followed.served:
+            raise NotServed(f"{type_.plural} of {type_.group}/{type_.version} are not served")
+        if not fresh:
+            found = followed.select(namespace, labels)
+            record((type_, namespace, labels), partial(self._lists_same, type_, namespace, labels, found))
+            return found
+        found, version = await self.list_pages(type_, namespace, labels=labels)
+        followed.replace(found, version, namespace, labels or "")
+        return found
+
+    async def list_pages(
+        self, type_: ResourceType, namespace: str | None, *, labels: str | None = None, brief: bool = False
+    ) -> tuple[Sequence[Json], int]:
+        """Requests all objects of a type in pages, and returns them with the version of the list.
+
+        If they are `brief`, they have only their metadata.
+        """
+        query = {"limit": str(PAGE), **({"labelSelector": labels} if labels else {})}
+        extra: dict[str, Any] = {"accept": _METADATA} if brief else {}
+        found: builtins.list[Json] = []
+        while True:
+            try:
+                page = await self.request("GET", type_.path(namespace), query=query, **extra)
+            except Expired:
+                if "continue" not in query:
+                    raise
+                # The server no longer has the version of the first page. Take all at once.
+                del query["continue"], query["limit"]
+                found.clear()
+                continue
+            found += page["items"]
+            metadata = page.get("metadata", {})
+            if not metadata.get("continue"):
+                return found, version_of({"metadata": metadata})
+            query["continue"] = metadata["continue"]
+
+    def _follows(
+        self, type_: ResourceType, namespace: str | None, labels: str | None
+    ) -> FollowedObjects | None:
+        found = self._followed_in(type_, namespace)
+        return found if found is not None and found.covers(labels) else None
+
+    def _followed_in(self, type_: ResourceType, namespace: str | None) -> FollowedObjects | None:
+        found = self.followed.get((type_, None)) or self.followed.get((type_, namespace))
+        return found if found is not None and (found.synced or not found.served) else None
+
+    def followed_with_uid(self, type_: ResourceType, namespace: str, uid: str) -> Json | None:
+        """Returns an object that a watch follows, or None."""
+        followed = self._followed_in(type_, namespace)
+        return None if followed is None else followed.with_uid(uid)
+
+    async def _lists_same(
+        self, type_: ResourceType, namespace: str | None, labels: str | None, before: Sequence[Json]
+    ) -> bool:
+        """Returns whether a list still has the same objects in the same versions."""
+        now = await self.list(type_, namespace, labels=labels, fresh=True)
+        return versions(now) == versions(before)
 
     async def is_undefined(self, type_: ResourceType) -> bool:
         """Returns whether the CRD of a custom type doesn't exist, so that it has no objects either.
@@ -204,18 +337,38 @@ class Kube:
     async def create(self, type_: ResourceType, namespace: str, body: Json) -> Json:
         """Creates an object. Raises `Exists`, and `NotServed` if its type isn't served."""
         try:
-            return await self.request("POST", type_.path(namespace), body=body)
+            made = await self.request("POST", type_.path(namespace), body=body)
         except Conflict as error:
             raise Exists(str(error)) from None
+        if (followed := self._followed_in(type_, namespace)) is not None:
+            followed.put(made)
+        return made
 
     async def patch(self, type_: ResourceType, namespace: str, name: str, body: Json) -> Json:
         """Applies a merge patch. Raises `Gone`, and `Conflict` if `body` has an old resourceVersion."""
-        return await self.request("PATCH", type_.path(namespace, name), body=body)
+        change = self.request("PATCH", type_.path(namespace, name), body=body)
+        kind = next((each for each in Kind if resource_type(each) == type_), None)
+        return await change if kind is None else await self._note(ObjectKey(kind, namespace, name), change)
 
     async def patch_status(self, key: ObjectKey, body: Json) -> Json:
         """Applies a merge patch to the status of a Holdfast object. Raises like `patch`, and `Invalid`."""
         path = resource_type(key.kind).path(key.namespace, key.name, "status")
-        return await self.request("PATCH", path, body=body)
+        return await self._note(key, self.request("PATCH", path, body=body))
+
+    async def _note(self, key: ObjectKey, change: Awaitable[Json]) -> Json:
+        """Waits for the response to a change of a Holdfast object, and records it."""
+        asked = self.known.now()
+        try:
+            written = await change
+        except KubeError:
+            # It has changed, or the change was made and its response was lost.
+            self.known.doubt(key)
+            raise
+        self.known.put(key, written, asked=asked)
+        if written["metadata"].get("deletionTimestamp"):
+            # Its last finalizer may be gone, and with it the object.
+            self.known.doubt(key)
+        return written
 
     async def delete(self, type_: ResourceType, namespace: str, name: str, *, uid: str | None = None) -> None:
         """Deletes an object, and its dependents in the background. Does nothing if it is already gone.
@@ -229,18 +382,41 @@ class Kube:
             await self.request("DELETE", type_.path(namespace, name), body=body)
 
     async def request(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        accept: str | None = None,
     ) -> Json:
-        """Sends a request and returns the JSON response. Raises `NotLeading` for a forbidden write."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._request, method, path, dict(query or {}), body)
+        """Sends a request and returns the JSON response. Raises `NotLeading` for a forbidden write.
 
-    def _request(self, method: str, path: str, query: dict[str, str], body: Json | None) -> Json:
+        If the server asks to wait, this and all other requests wait for that time, and it is sent again.
+        """
+        loop = asyncio.get_running_loop()
+        send = partial(self._request, method, path, dict(query or {}), body, accept)
+        for last in (*([False] * (_TRIES - 1) if self._patient else ()), True):
+            if self._patient and (left := self._quiet_until - time.monotonic()) > 0:
+                jitter = 1 + _WAIT_JITTER * random.random()  # noqa: S311 - spreads requests
+                await asyncio.sleep(left * jitter)
+            try:
+                return await loop.run_in_executor(self._threads, send)
+            except RetryLater as error:
+                seconds = min(error.seconds, _LONGEST_WAIT)
+                self._quiet_until = max(self._quiet_until, time.monotonic() + seconds)
+                if last:
+                    raise
+        raise AssertionError(path)
+
+    def _request(
+        self, method: str, path: str, query: dict[str, str], body: Json | None, accept: str | None
+    ) -> Json:
         if method in {"POST", "PATCH"}:
             query["fieldManager"] = FIELD_MANAGER
         url_path = f"{path}?{urlencode(query)}" if query else path
         headers = {
-            "Accept": "application/json",
+            "Accept": accept or "application/json",
             "Content-Type": _MERGE if method == "PATCH" else "application/json",
         }
         try:
@@ -259,12 +435,24 @@ class Kube:
             raise KubeError(f"{method} {path}: no response from {host}{_why(error)}") from error
         if 200 <= answer.status < 300:
             return dict(json.loads(content)) if content else {}
-        raise _refusal(answer.status, f"{method} {path}: {answer.status} {_message(content)}", content)
+        message = f"{method} {path}: {answer.status} {_message(content)}"
+        if (seconds := retry_after(answer.status, answer.headers.get("Retry-After"))) is not None:
+            raise RetryLater(message, seconds)
+        raise refusal(answer.status, message, content)
 
     def close(self) -> None:
         """Closes the connection. Doesn't wait for running calls."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()  # type: ignore[no-untyped-call]
+
+
+def retry_after(status: int, header: str | None) -> float | None:
+    """Returns the seconds after which a response asks to send the request again, or None.
+
+    Kubernetes sends seconds, never a date.
+    """
+    asks = status in {429, 503} and header is not None and header.strip().isdecimal()
+    return float(header.strip()) if asks and header is not None else None
 
 
 def _why(error: Exception) -> str:
@@ -294,7 +482,8 @@ def _reason(content: bytes) -> str:
         return ""
 
 
-def _refusal(status: int, message: str, content: bytes) -> KubeError:
+def refusal(status: int, message: str, content: bytes) -> KubeError:
+    """Returns the error for the status code of a response."""
     match status:
         case 403:
             return Forbidden(message)
@@ -302,6 +491,8 @@ def _refusal(status: int, message: str, content: bytes) -> KubeError:
             return Gone(message) if _reason(content) == "NotFound" else NotServed(message)
         case 409:
             return Conflict(message)
+        case 410:
+            return Expired(message)
         case 400 | 422:
             return Invalid(message)
         case _:

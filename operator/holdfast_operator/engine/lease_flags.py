@@ -59,7 +59,7 @@ def elector(args: argparse.Namespace, metrics: Metrics) -> Elector | None:
     if not namespace:
         raise ValueError("outside of a pod, --lease needs --lease-namespace")
     # Two attempts fit into the deadline.
-    kube = Kube.connect(seconds=timing.renew_deadline / 2, retries=0)
+    kube = Kube.connect(seconds=timing.renew_deadline / 2, retries=0, patient=False)
     return Elector(kube, metrics, namespace=namespace, name=args.lease, identity=identity(), timing=timing)
 
 

@@ -40,9 +40,14 @@ COLLECTION_SUSPENDED: Final = "spec.suspend is true"
 """The error of attempts that were stopped because their collection is suspended."""
 
 _NOTHING: Final = StoredSize(0, 0)
+_LATE_SECONDS: Final = 1.0
+"""How long after a deadline to check it. The API server rounds times to seconds."""
 _FIRST_BACKOFF: Final = 5.0
 _LONGEST_BACKOFF: Final = 300.0
 _QUEUE_SECONDS: Final = 5.0
+_CHECK_SECONDS: Final = 30.0
+"""How often to check a running attempt. Watches report changes of its application, and polls those of its
+record. A passed deadline has its own check."""
 _LAST_WORDS_S: Final = 30.0
 """Spark takes seconds to stop. Deleting its application earlier would also delete its log."""
 
@@ -228,7 +233,12 @@ def retry(
 
 def is_ending(seen: SparkView, job: JobRecord) -> bool:
     """Returns whether the driver of an attempt that is recorded as failed may still end by itself."""
-    return job.state is JobState.FAILED and seen.now.timestamp() - job.finished_ms / 1000 < _LAST_WORDS_S
+    return job.state is JobState.FAILED and _since_end(seen, job) < _LAST_WORDS_S
+
+
+def _since_end(seen: SparkView, job: JobRecord) -> float:
+    """Returns the seconds since an attempt was recorded as failed."""
+    return seen.now.timestamp() - job.finished_ms / 1000
 
 
 def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Decision | JobReport:
@@ -252,7 +262,7 @@ def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> D
         case AppPhase.PENDING | AppPhase.RUNNING | AppPhase.UNCLEAR:
             if (late := _late(app, template, seen.now)) is not None:
                 return failed(job, late, app)
-            return _running(job, _progress(app))
+            return _running(job, app, template, seen.now)
         case _:
             assert_never(app.phase)
 
@@ -272,9 +282,8 @@ def _plan_retry(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Dec
     leftover = application_of(seen, job)
     if leftover is not None and not leftover.phase.over:
         if is_ending(seen, job):
-            return JobReport(
-                JobPhase.RETRYING, f"attempt {job.attempt} failed: {job.error}; its driver is ending", 2.0
-            )
+            text = f"attempt {job.attempt} failed: {job.error}; its driver is ending"
+            return JobReport(JobPhase.RETRYING, text, _LAST_WORDS_S - _since_end(seen, job))
         return failed(job, job.error, leftover)
     failures = job.failures if job.by == SPARK else 0
     if failures >= template.max_attempts:
@@ -287,7 +296,7 @@ def _plan_retry(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Dec
         return JobReport(JobPhase.FAILED, text)
     if (refused := _refused(seen)) is not None:
         return refused
-    wait = backoff(max(failures, 1)) - (seen.now.timestamp() - job.finished_ms / 1000)
+    wait = backoff(max(failures, 1)) - _since_end(seen, job)
     if wait > 0:
         text = f"attempt {job.attempt} failed: {job.error}; the next one follows by itself"
         return JobReport(JobPhase.RETRYING, text, wait)
@@ -299,8 +308,13 @@ def backoff(failed_attempts: int) -> float:
     return min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2.0 ** (failed_attempts - 1))
 
 
-def _running(job: JobRecord, what: str) -> JobReport:
-    return JobReport(JobPhase.RUNNING, f"attempt {job.attempt} {what}", 2.0)
+def _running(job: JobRecord, app: AppState, template: SparkTemplate, now: datetime) -> JobReport:
+    age, whole = (now - app.created).total_seconds(), template.attempt_deadline_seconds
+    deadlines = [] if whole is None else [whole]
+    if app.phase is AppPhase.PENDING:
+        deadlines.append(template.start_deadline_seconds)
+    due = min([_CHECK_SECONDS, *(max(each - age, 0.0) + _LATE_SECONDS for each in deadlines)])
+    return JobReport(JobPhase.RUNNING, f"attempt {job.attempt} {_progress(app)}", due)
 
 
 def _refused(seen: SparkView) -> JobReport | None:

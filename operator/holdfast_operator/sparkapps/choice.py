@@ -9,15 +9,16 @@ Invariants
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final
 
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.kube import Kube, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, SparkAdapter
-from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
-from holdfast_operator.sparkapps.job import JobAdapter
-from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
+from holdfast_operator.sparkapps.apache import ApacheAdapter
+from holdfast_operator.sparkapps.job import NOT_OF_SPARK, PODS, JobAdapter
+from holdfast_operator.sparkapps.kubeflow import KubeflowAdapter
 from holdfast_operator.sparkapps.limits import TemplateLimits
+from holdfast_operator.sparkapps.objects import MANAGED, ObjectAdapter
 
 
 class AdapterName(StrEnum):
@@ -30,7 +31,7 @@ class AdapterName(StrEnum):
     NONE = "none"
 
 
-_KINDS: Final = {
+_KINDS: Final[Mapping[AdapterName, tuple[type[ObjectAdapter], ...]]] = {
     AdapterName.AUTO: (KubeflowAdapter, ApacheAdapter, JobAdapter),
     AdapterName.KUBEFLOW: (KubeflowAdapter,),
     AdapterName.APACHE: (ApacheAdapter,),
@@ -113,16 +114,11 @@ def adapter(kube: Kube, name: AdapterName, limits: TemplateLimits) -> SparkAdapt
     return AdapterChoice([kind(kube) for kind in _KINDS[name]], limits)
 
 
-def watched(name: AdapterName) -> tuple[ResourceType, ...]:
-    """Returns the types of applications to watch. Jobs aren't watched, because a cluster has many others."""
-    match name:
-        case AdapterName.AUTO:
-            return SPARK_APPLICATIONS, APACHE_APPLICATIONS
-        case AdapterName.KUBEFLOW:
-            return (SPARK_APPLICATIONS,)
-        case AdapterName.APACHE:
-            return (APACHE_APPLICATIONS,)
-        case AdapterName.JOB | AdapterName.NONE:
-            return ()
-        case _:
-            assert_never(name)
+def watched(name: AdapterName) -> Mapping[ResourceType, str]:
+    """Returns the types of objects to follow, with the label selector of each."""
+    types: dict[ResourceType, str] = {}
+    for kind in _KINDS[name]:
+        types[kind.type_] = MANAGED
+        if kind is JobAdapter:
+            types[PODS] = f"{MANAGED},{NOT_OF_SPARK}"
+    return types

@@ -30,6 +30,8 @@ from holdfast_operator.sparkapps.sizing import one_pod_heap, one_pod_memory
 
 JOBS: Final = ResourceType("batch", "v1", "jobs")
 PODS: Final = ResourceType("", "v1", "pods")
+NOT_OF_SPARK: Final = "!spark-role"
+"""The label selector for pods that are neither drivers nor executors of a Spark operator."""
 
 _CONTAINER: Final = "spark"
 _TRIES_OF_A_TASK: Final = 4
@@ -83,13 +85,14 @@ class JobAdapter(ObjectAdapter):
             return AppPhase.PENDING, _NO_POD.format(body["metadata"]["name"])
         return AppPhase.PENDING, ""
 
-    async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
+    async def observe(self, owner: ObjectKey, owner_uid: str, *, fresh: bool = False) -> tuple[AppState, ...]:
         """Returns the Jobs that an object owns, with the messages of their pods if these explain more."""
-        states = await super().observe(owner, owner_uid)
+        states = await super().observe(owner, owner_uid, fresh=fresh)
         if not any(state.phase in {AppPhase.PENDING, AppPhase.FAILED} for state in states):
             return states
         try:
-            pods = await self.kube.list(PODS, owner.namespace, labels=selector(owner, owner_uid))
+            labels = f"{selector(owner, owner_uid)},{NOT_OF_SPARK}"
+            pods = await self.kube.list(PODS, owner.namespace, labels=labels, fresh=fresh)
         except (Forbidden, NotServed):
             return states
         reasons = {uid: why for pod in pods for uid in _owners(pod) if (why := pod_reason(pod))}

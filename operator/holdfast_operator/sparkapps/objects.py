@@ -48,6 +48,8 @@ CONTAINER_SECURITY: Final[Json] = {
 
 SECRETS_FOLDER: Final = "/etc/holdfast/secrets"
 """The folder in a pod with a folder for each Secret whose keys are files."""
+MANAGED: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
+"""The label selector for the applications of all objects."""
 _GROUP: Final = 65532
 """The group of the image's user."""
 _MAX_LABEL: Final = 63
@@ -82,7 +84,7 @@ class ObjectAdapter(SparkAdapter):
             await self.kube.create(self.type_, launch.owner.namespace, body)
         except Exists as error:
             # Objects of a deleted owner with the same name may exist for a while.
-            there = await self.observe(launch.owner, launch.owner_uid)
+            there = await self.observe(launch.owner, launch.owner_uid, fresh=True)
             if (launch.job_id, launch.attempt) not in {(app.job_id, app.attempt) for app in there}:
                 raise LaunchRefused(str(error)) from None
         except NotServed:
@@ -90,9 +92,9 @@ class ObjectAdapter(SparkAdapter):
         except (Forbidden, Invalid) as error:
             raise LaunchRefused(str(error)) from None
 
-    async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
-        """Returns the applications that an object owns."""
-        found = await self._list(owner.namespace, selector(owner, owner_uid))
+    async def observe(self, owner: ObjectKey, owner_uid: str, *, fresh: bool = False) -> tuple[AppState, ...]:
+        """Returns the applications that an object owns. With `fresh`, they are read from the API server."""
+        found = await self._list(owner.namespace, selector(owner, owner_uid), fresh=fresh)
         states = [state for body in found if _owned(body, owner_uid) if (state := self.app_state(body))]
         return tuple(sorted(states, key=lambda state: (state.attempt, state.created)))
 
@@ -100,7 +102,7 @@ class ObjectAdapter(SparkAdapter):
         """Returns the number of unfinished applications by object."""
         counted: Counter[ObjectKey] = Counter()
         for namespace in namespaces or (None,):
-            for body in await self._list(namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"):
+            for body in await self._list(namespace, MANAGED):
                 state = self.app_state(body)
                 if state is not None and not state.phase.over and state.kind != INGEST:
                     counted[_owner(body)] += 1
@@ -132,9 +134,9 @@ class ObjectAdapter(SparkAdapter):
             via=self.name,
         )
 
-    async def _list(self, namespace: str | None, labels: str) -> list[Json]:
+    async def _list(self, namespace: str | None, labels: str, *, fresh: bool = False) -> Sequence[Json]:
         try:
-            return await self.kube.list(self.type_, namespace, labels=labels)
+            return await self.kube.list(self.type_, namespace, labels=labels, fresh=fresh)
         except NotServed:
             raise NotInstalled(self._not_served()) from None
         except Forbidden:
@@ -166,7 +168,7 @@ def collection_label(owner: ObjectKey, owner_uid: str) -> str:
 
 def selector(owner: ObjectKey, owner_uid: str) -> str:
     """Returns the label selector for everything that belongs to an object's jobs."""
-    return f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_COLLECTION}={collection_label(owner, owner_uid)}"
+    return f"{MANAGED},{LABEL_COLLECTION}={collection_label(owner, owner_uid)}"
 
 
 def labels_of(launch: Launch) -> dict[str, str]:

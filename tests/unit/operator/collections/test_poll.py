@@ -149,7 +149,8 @@ def test_a_tick_has_what_is_new_looked_at_and_all_where_that_cannot_be_told(cata
         for name in NAMES:
             await watchlist.look(CATALOG, key_of(name), item(name))
         watchlist.forget(key_of("planes"))
-        ticking = asyncio.create_task(Poll(stores, watchlist, seen.put_nowait, SystemClock(), 0.01).run(stop))
+        poll = Poll(stores, watchlist, seen.put_nowait, SystemClock(), 0.01, 600.0)
+        ticking = asyncio.create_task(poll.run(stop))
         with PersistClient.open(catalog.opening.storage.url) as client:
             await asyncio.to_thread(write, StorageController(client), collection)
         assert await asyncio.wait_for(seen.get(), 60) == key_of("airports")

@@ -144,6 +144,7 @@ def test_what_waits_for_a_look_goes_with_the_changes_once_something_happened_to_
 
 def test_the_operator_knows_what_is_only_looked_at() -> None:
     operator = Operator(Options(data_dir=Path("/nowhere")), Kube(ApiClient(Configuration())), Metrics())
+    operator._acts = True
     catalog = ObjectKey(Kind.CATALOG, "ns", "demo")
     keys = [ObjectKey(Kind.STORAGE_COLLECTION, "ns", f"c{number}") for number in range(4)]
     columns = [{"name": "id", "type": "int64"}]

@@ -19,6 +19,7 @@ from holdfast_operator.engine.kube import (
     SECRETS,
     Conflict,
     Exists,
+    Expired,
     Forbidden,
     Gone,
     Invalid,
@@ -85,7 +86,7 @@ def api() -> Iterator[Api]:
         (403, Forbidden),
         (404, Gone),
         (409, Conflict),
-        (410, KubeError),
+        (410, Expired),
         (422, Invalid),
         (429, KubeError),
         (500, KubeError),
@@ -189,7 +190,7 @@ def test_who_does_not_lead_changes_nothing(api: Api) -> None:
     configuration = Configuration()
     configuration.host = api.server.url
     kube = Kube(ApiClient(configuration), may_write=lambda: leads[0])
-    api.answers = [(200, {}), (200, {})]
+    api.answers = [(200, BODY), (200, BODY)]
     asyncio.run(kube.patch_status(KEY, {"status": {}}))
     leads.pop(0)
     for change in (

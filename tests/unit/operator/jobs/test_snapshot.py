@@ -299,7 +299,7 @@ def test_a_driver_of_a_failed_attempt_is_cleaned_up_before_the_next() -> None:
     report = plan(replace(ASKED, job=just_now, apps=(alive,)))
     assert isinstance(report, RequestedReport)
     assert report.condition is not None
-    assert (report.condition.reason, report.requeue_after) == (Reason.SNAPSHOT_RETRYING, 2.0)
+    assert (report.condition.reason, report.requeue_after) == (Reason.SNAPSHOT_RETRYING, 1.0)
     later = replace(ASKED, job=just_now, apps=(alive,), now=NOW + timedelta(seconds=1))
     assert plan(later) == FailAttempt("snapshot", JOB, 1, "boom", alive)
 

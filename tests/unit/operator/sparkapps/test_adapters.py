@@ -620,7 +620,7 @@ def test_switched_off_nothing_is_asked_of_the_cluster() -> None:
         observe(chosen)
     with pytest.raises(NotInstalled, match="are disabled"):
         asyncio.run(chosen.launch(LAUNCH))
-    assert watched(AdapterName.NONE) == ()
+    assert watched(AdapterName.NONE) == {}
 
 
 def test_an_attempt_stays_with_the_adapter_that_launched_it() -> None:
