@@ -60,10 +60,13 @@ class FaultyApi:
         self._asked: list[tuple[str, str]] = []
         self._always: dict[str, str] = {}
         self._hidden = ""
+        self._late_s = 0.0
         self.faults: Counter[str] = Counter()
         """What was met how often."""
         self.writes: Counter[str] = Counter()
         """What changes were passed on to the API server, by verb and plural; twice where it was repeated."""
+        self.reads: Counter[str] = Counter()
+        """What was read, by `get`, `list` or `watch` and plural; also what met a fault."""
         with cluster.api() as client:
             found = client.configuration
         server = urlsplit(found.host)
@@ -121,6 +124,11 @@ class FaultyApi:
         with self._lock:
             self._hidden = path
 
+    def late(self, seconds: float) -> None:
+        """Deliver the events of later watches this much later, one after the other."""
+        with self._lock:
+            self._late_s = seconds
+
     def calm(self) -> None:
         """No more faults from now on."""
         with self._lock:
@@ -143,6 +151,9 @@ class FaultyApi:
         length = int(client.headers.get("Content-Length") or 0)
         body = client.rfile.read(length) if length else None
         watches = "watch=true" in client.path
+        if client.command == "GET":
+            with self._lock:
+                self.reads[_read(client.path, watches=watches)] += 1
         faults = _LIST_FAULTS if "kopf" in client.headers.get("User-Agent", "") else _FAULTS
         if self._hidden and client.path.startswith(self._hidden):
             return _answer(client, 404, "text/plain", b"404 page not found\n")
@@ -231,6 +242,7 @@ class FaultyApi:
             if fault is None:
                 end.settimeout(None)
                 while chunk := answer.read1(1 << 16):
+                    time.sleep(self._late_s)
                     _chunk(client, chunk)
                 client.wfile.write(b"0\r\n\r\n")
                 return None
@@ -265,6 +277,13 @@ def _plural(path: str) -> str:
     return "/".join(part for number, part in enumerate(parts) if number != 1)
 
 
+def _read(path: str, *, watches: bool) -> str:
+    """What a GET request reads: `get catalogs`, `list pods`, `watch catalogs`."""
+    parts = urlsplit(path).path.strip("/").split("/")
+    inside = parts[parts.index("namespaces") + 2 :] if "namespaces" in parts[:-2] else parts[-1:]
+    return f"{'watch' if watches else 'get' if len(inside) > 1 else 'list'} {inside[0]}"
+
+
 def _refuse(client: BaseHTTPRequestHandler, code: int) -> None:
     status: dict[str, Any] = {
         "kind": "Status",
@@ -281,7 +300,7 @@ def _answer(client: BaseHTTPRequestHandler, code: int, type_: str, content: byte
     client.send_response(code)
     client.send_header("Content-Type", type_)
     client.send_header("Content-Length", str(len(content)))
-    if code == 429:
+    if code in {429, 503}:
         client.send_header("Retry-After", "1")
     client.end_headers()
     client.wfile.write(content)

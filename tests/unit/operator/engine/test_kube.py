@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from kubernetes.client import ApiClient, Configuration
+from urllib3 import Retry
 
 from holdfast_operator.api.names import FIELD_MANAGER, Kind, Reason
 from holdfast_operator.engine.clock import SystemClock
@@ -28,6 +30,7 @@ from holdfast_operator.engine.kube import (
     NotLeading,
     NotServed,
     ObjectKey,
+    RetryLater,
 )
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status_writer import StatusWriter
@@ -42,6 +45,7 @@ class Api:
     """An API server that answers what it is told to, in order, and keeps what it was asked."""
 
     def __init__(self) -> None:
+        self.headers: list[dict[str, str]] = []
         self.answers: list[tuple[int, dict[str, Any]]] = []
         self.asked: list[tuple[str, str, str | None, Any]] = []
         api = self
@@ -55,6 +59,8 @@ class Api:
                 content = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
+                for header in (api.headers.pop(0) if api.headers else {}).items():
+                    self.send_header(*header)
                 self.end_headers()
                 self.wfile.write(content)
 
@@ -63,6 +69,7 @@ class Api:
         self.server = Serving(Handler)
         configuration = Configuration()
         configuration.host = self.server.url
+        configuration.retries = Retry(2, respect_retry_after_header=False)
         self.kube = Kube(ApiClient(configuration))
 
     def run(self, story: Callable[[Kube], Awaitable[Any]]) -> Any:
@@ -203,6 +210,54 @@ def test_who_does_not_lead_changes_nothing(api: Api) -> None:
     asyncio.run(kube.get(KEY))
     assert [method for method, *_ in api.asked] == ["PATCH", "GET"]
     kube.close()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_asks_to_wait_has_no_request_before_that_time(api: Api, status: int) -> None:
+    api.answers = [(status, {"message": "busy"}), (200, BODY), (200, BODY)]
+    api.headers = [{"Retry-After": "1"}]
+
+    async def story(kube: Kube) -> float:
+        begun = time.monotonic()
+        first = asyncio.create_task(kube.read(KEY))
+        while len(api.answers) > 2:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert [method for method, *_ in api.asked] == ["GET"]
+        await kube.patch_status(KEY, {"status": {}})
+        assert time.monotonic() - begun >= 1.0
+        await first
+        return 0.0
+
+    api.run(story)
+    assert sorted(method for method, *_ in api.asked) == ["GET", "GET", "PATCH"]
+
+
+def test_a_server_that_asks_to_wait_again_and_again_is_an_error(api: Api) -> None:
+    api.answers = [(429, {"message": "busy"})] * 3
+    api.headers = [{"Retry-After": "0"}] * 3
+    with pytest.raises(RetryLater, match="429 busy"):
+        api.run(lambda kube: kube.read(KEY))
+    # Without the header, the caller decides when to try again, as with any other error.
+    api.answers = [(429, {"message": "busy"})]
+    with pytest.raises(KubeError, match="429 busy"):
+        api.run(lambda kube: kube.read(KEY))
+    assert len(api.asked) == 4
+
+
+def test_a_list_is_read_in_pages(api: Api) -> None:
+    def page(names: str, more: str = "") -> tuple[int, dict[str, Any]]:
+        items = [{"metadata": {"name": name}} for name in names]
+        return 200, {"items": items, "metadata": {"resourceVersion": "9", "continue": more}}
+
+    api.answers = [page("ab", "token"), page("c"), page("ab", "old"), (410, {"message": "old"}), page("xyz")]
+    read = [api.run(lambda kube: kube.list_pages(SECRETS, "ns")) for _ in range(2)]
+    assert [["".join(each["metadata"]["name"] for each in found), at] for found, at in read] == [
+        ["abc", 9],
+        ["xyz", 9],
+    ]
+    queries = [path.partition("?")[2] for _, path, *_ in api.asked]
+    assert queries == ["limit=500", "limit=500&continue=token", "limit=500", "limit=500&continue=old", ""]
 
 
 def test_creating_what_is_there_and_deleting_what_is_not(api: Api) -> None:
