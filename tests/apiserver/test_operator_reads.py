@@ -1,0 +1,143 @@
+"""The operator reads from memory what its watches show, and a watch that is late or blind misleads it in nothing.
+
+The operator connects through a proxy, which counts reads and delays or refuses watches.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from testbed.faultyapi import FaultyApi
+from testbed.kube import ControlPlane
+from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd
+
+pytestmark = pytest.mark.kube
+
+Make = Callable[..., dict[str, Any]]
+REASON = '.status.conditions[?(@.type=="SnapshotCompleted")].reason'
+
+
+@pytest.fixture
+def api(world: Any) -> Iterator[FaultyApi]:
+    with FaultyApi(world.cluster, seed=0, rate=0.0) as there:
+        yield there
+        world.stop()
+
+
+@pytest.fixture
+def hanging(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[None]:
+    """Drivers that never start."""
+    install_crd(control_plane)
+    with SparkOperatorStandIn(
+        control_plane.kubeconfig,
+        namespace=namespace,
+        log_dir=tmp_path / "spark",
+        misbehave=lambda _: Misbehaviour.HANG,
+    ):
+        yield
+
+
+def gets(api: FaultyApi) -> int:
+    return api.reads["get storagecollections"] + api.reads["get catalogs"]
+
+
+def test_objects_are_read_once_until_they_are_ready_and_never_at_rest(
+    world: Any, api: FaultyApi, make_catalog: Make, make_collection: Make
+) -> None:
+    names = [f"flights-{number}" for number in range(8)]
+    operator = world.start(through=api.cluster(world.folder))
+    world.apply(make_catalog())
+    world.wait_ready("catalog/demo")
+    world.events("Available")
+    before = api.writes.copy()
+    world.apply(*(make_collection(name) for name in names))
+    world.wait_ready(*(f"coll/{name}" for name in names))
+    assert api.reads["get storagecollections"] <= 2 * len(names), dict(api.reads)
+    # The last Event comes after the status.
+    world.events("Available", len(names) + 1)
+    assert {what: number for what, number in (api.writes - before).items() if "catalogs" not in what} == {
+        "PATCH storagecollections/status": len(names),
+        "POST events": len(names),
+    }
+
+    def rests() -> bool:
+        before = gets(api)
+        operator.wait_for_looks(4)
+        return gets(api) == before
+
+    world.settle(rests, lambda: str(dict(api.reads)))
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_late_watch_launches_no_second_job_and_repeats_no_step(
+    world: Any, api: FaultyApi, hanging: None, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    api.late(1.5)
+    operator = world.start("--storage-shared", through=api.cluster(world.folder))
+    there, wanted = make_catalog(), make_collection()
+    world.apply(there, wanted)
+    world.wait_ready("catalog/demo", "coll/flights")
+    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+        writer = controller.writer(world.status("coll/flights")["collectionId"], purpose="test")
+        writer.append(pa.table({"id": [1], "note": ["x"]}), writer.upper(), 11)
+    wanted["spec"]["snapshot"] = {"requestId": "first", "destination": (tmp_path / "out").as_uri()}
+    world.apply(wanted)
+    world.wait_for("coll/flights", REASON, "SnapshotRunning")
+    for number in range(6):
+        world.patch("coll/flights", f'{{"metadata":{{"annotations":{{"example.com/n":"{number}"}}}}}}')
+    operator.wait_for_looks(6)
+    assert api.writes["POST sparkapplications"] == 1
+    assert api.writes["DELETE sparkapplications"] == 0
+    assert world.status("coll/flights")["snapshotJob"]["attempt"] == 1
+    # Running jobs are followed by a watch.
+    assert api.reads["watch sparkapplications"] >= 1
+    lists = api.reads["list sparkapplications"]
+    operator.wait_for_looks(4)
+    assert api.reads["list sparkapplications"] <= lists + 1
+    # The collection became ready once.
+    assert len(world.events("Available", 2)) == 2
+    (made,) = world.objects.list("sparkapplications")
+    # Its end is noticed by the watch.
+    world.objects.delete(f"sparkapplications/{made['metadata']['name']}")
+    world.wait_for("coll/flights", REASON, "SnapshotRetrying")
+
+
+@pytest.mark.long
+def test_what_no_watch_reports_is_found_by_a_resync(
+    world: Any, api: FaultyApi, make_catalog: Make, make_collection: Make
+) -> None:
+    operator = world.start("--resync-interval=1", through=api.cluster(world.folder))
+    world.apply(make_catalog(), make_collection("goes"), make_collection("stays"))
+    world.wait_ready("catalog/demo", "coll/goes", "coll/stays")
+    world.settle(lambda: 'upper{name="goes"' in operator.get("/metrics"), lambda: "it has no metrics")
+    api.refuse("storagecollections?watch=true", "drop")
+    api.cut()
+    world.delete("coll/goes", wait=False)
+    world.patch("coll/stays", '{"spec":{"suspend":true}}')
+    world.settle(lambda: 'upper{name="goes"' not in operator.get("/metrics"), lambda: "it is still there")
+    world.wait_for("coll/stays", '.status.conditions[?(@.type=="Ready")].reason', "Suspended")
+    api.refuse("storagecollections?watch=true")
+
+
+@pytest.mark.long
+def test_a_standby_knows_all_objects_before_it_leads(
+    world: Any, api: FaultyApi, make_catalog: Make, make_collection: Make
+) -> None:
+    names = [f"flights-{number}" for number in range(4)]
+    leader = world.start("--lease")
+    world.apply(make_catalog(), *(make_collection(name) for name in names))
+    world.wait_ready("catalog/demo", *(f"coll/{name}" for name in names))
+    world.start("--lease", through=api.cluster(world.folder))
+    world.settle(lambda: api.reads["watch storagecollections"] > 0, lambda: str(dict(api.reads)))
+    # It is told of what happens meanwhile too.
+    world.apply(make_collection("late"))
+    world.wait_ready("coll/late")
+    assert api.writes.total() == 0
+    leader.child.stop()
+    world.wait_for("catalog/demo", ".status.epoch", 2)
+    world.operators[-1].wait_for_looks(6)
+    assert api.reads["get storagecollections"] == 0, dict(api.reads)
