@@ -18,6 +18,7 @@ from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import Basis, ItemName
+from holdfast_operator.collections.item_definition import item_definition
 from holdfast_operator.collections.poll import Poll, Watchlist
 from holdfast_operator.collections.reading import changed
 from holdfast_operator.collections.steps import CreateCollection, EnsureItem
@@ -134,6 +135,35 @@ def test_upkeep_and_heartbeats_make_nothing_new(catalog: OpenCatalog) -> None:
         write(controller, info.collection_id)
         assert changed(catalog.client, catalog.controller, looks) == ("airports",)
         reader.close()
+
+
+def test_a_resync_finds_what_has_changed_in_the_catalog_and_nothing_else(catalog: OpenCatalog) -> None:
+    """Only that asks for the items: nobody else writes a catalog that is open here."""
+
+    async def story() -> None:
+        metrics = Metrics()
+        pool = StorePool(metrics)
+        stores = Stores(pool, LongCalls(metrics, lambda _: None))
+        watchlist = Watchlist(stores)
+        stores.adopt(CATALOG, catalog)
+        for name in NAMES:
+            await watchlist.look(CATALOG, key_of(name), item(name))
+        while again := await watchlist.changed(CATALOG):
+            # Our own client's upkeep.
+            for key in again:
+                await watchlist.look(CATALOG, key, item(key.name))
+        assert [watchlist.covers(key_of(name)) for name in (*NAMES, "others")] == [True] * 3 + [False]
+        assert await watchlist.changed(CATALOG, items=True) == ()
+        catalog.edit(lambda there: there.drop_item("holdfast", "public", "airports"))
+        definition = item_definition(SCHEMA, 7)
+        catalog.edit(lambda there: there.ensure_item("holdfast", "public", "planes", definition=definition))
+        found = await watchlist.changed(CATALOG, items=True)
+        assert set(found) == {key_of("airports"), key_of("planes")}
+        await watchlist.look(CATALOG, key_of("airports"), item("airports"))
+        assert not watchlist.covers(key_of("airports")), "there is nothing to compare"
+        pool.close()
+
+    asyncio.run(story())
 
 
 def test_a_tick_has_what_is_new_looked_at_and_all_where_that_cannot_be_told(catalog: OpenCatalog) -> None:
