@@ -89,7 +89,7 @@ _CRD_SECONDS: Final = 3.0
 _LISTING: Final = "listing"
 """The key of the trouble that resources or their CRDs can't be listed."""
 _COMPARING: Final = "comparing"
-"""The key of the trouble that the versions of resources can't be listed."""
+"""The beginning of the key of the trouble that the versions of a kind can't be listed."""
 _LISTED_SECONDS: Final = 5.0
 """How long after a list of kopf the versions of all objects are compared."""
 _TRIM_SECONDS: Final = 30.0
@@ -371,13 +371,14 @@ class Operator:
             if self._compare_soon.is_set():
                 # More objects of the same list follow.
                 await self._clock.wait(self._stop, _LISTED_SECONDS)
-            try:
-                for kind in set(Kind) - self._undefined:
+            for kind in set(Kind) - self._undefined:
+                what = f"{_COMPARING} {kind.plural}"
+                try:
                     await self._compare(kind)
-            except KubeError as error:
-                self._troubles.tell(_COMPARING, f"can't compare the resources with the API server: {error}")
-            else:
-                self._troubles.over(_COMPARING, "the resources are compared with the API server again")
+                except KubeError as error:
+                    self._troubles.tell(what, f"can't compare the {kind.plural} with the API server: {error}")
+                else:
+                    self._troubles.over(what, f"the {kind.plural} are compared with the API server again")
 
     async def _compare(self, kind: Kind) -> None:
         """Finds objects of which no event has reported the last change, and reconciles them."""

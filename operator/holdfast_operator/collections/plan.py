@@ -70,6 +70,9 @@ _RETENTION_GRAIN: Final = 100
 """The retention hold moves in steps of this fraction of the retention, to avoid a write at every
 reconciliation."""
 
+_AHEAD_SECONDS: Final = 600.0
+"""How often to check a collection whose time is ahead of the clock."""
+
 _DELETED: Final = "the StorageCollection is being deleted"
 
 
@@ -280,13 +283,17 @@ def _plan_there(
         due.append(rhythm.unsteady)
     if isinstance(shape, RenditionReport):
         due.append(shape.after)
+    conditions = collection_conditions(facts, spec, seen.now)
+    if any(each.type is ConditionType.TIME_AHEAD for each in conditions):
+        # It ends as time passes, without any change in the store.
+        due.append(_AHEAD_SECONDS)
     settle = Settle(
         shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
         fields={**_fields(seen, spec, facts), **fields},
         conditions=(
             *(report.condition for report in reports if report.condition is not None),
             *source_conditions(spec, seen.progress, seen.now),
-            *collection_conditions(facts, spec, seen.now),
+            *conditions,
         ),
         requeue_after=min((each for each in due if each is not None), default=None),
         notes=(

@@ -81,6 +81,16 @@ class Follower:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follows the objects until `stop` is set or the task is cancelled."""
+        try:
+            await self._follow(stop)
+        except Exception:
+            log.exception(
+                "the watch of %s failed; they are requested each time from now on", self._type.plural
+            )
+        finally:
+            self._lose(served=True)
+
+    async def _follow(self, stop: asyncio.Event) -> None:
         failures = 0
         version: int | None = None
         async with _session() as session:
