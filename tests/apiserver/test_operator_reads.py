@@ -1,4 +1,4 @@
-"""The operator reads from memory what its watches show, and a watch that is late or blind misleads it in nothing.
+"""The operator reads from memory what its watches show. A watch that is late or blind misleads it in nothing.
 
 The operator connects through a proxy, which counts reads and delays or refuses watches.
 """

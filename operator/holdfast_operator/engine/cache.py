@@ -97,17 +97,17 @@ class ObjectCache:
 
     def put(self, key: ObjectKey, body: Json) -> tuple[ObjectKey, ...]:
         """Records an object as it is now. Returns the objects that are no longer its rivals."""
-        before = self.rivals_of(key)
         metadata = body["metadata"]
-        age = (str(metadata.get("creationTimestamp", "")), key.namespace, key.name)
         version = str(metadata.get("resourceVersion", ""))
+        seen = self._seen.get(key)
+        if version and seen is not None and seen.version == version:
+            return ()
+        before = self.rivals_of(key)
+        age = (str(metadata.get("creationTimestamp", "")), key.namespace, key.name)
         asked = self._claim_of(key, body)
         self._ungroup(key)
         # The entry is replaced and never missing, because threads read it.
         needs = has_finalizer(body) or (asks_to_delete(body) and not is_deleting(body))
-        seen = self._seen.get(key)
-        if version and seen is not None and seen.version == version:
-            needs = needs or seen.needs_catalog
         self._seen[key] = _Seen(version, age, asked, phase_of(body.get("status", {})), needs)
         if asked.unique is not None:
             self._claims[asked.unique].add(key)

@@ -111,8 +111,8 @@ def test_after_a_conflict_it_is_read_again() -> None:
         await server.get(KEY)
         server.metadata["resourceVersion"] = "9"
         server.refusals = [Conflict("it has changed")]
+        change = {"metadata": {"resourceVersion": "1"}}
         with pytest.raises(Conflict):
-            change = {"metadata": {"resourceVersion": "1"}}
             await server.patch(resource_type(KEY.kind), KEY.namespace, KEY.name, change)
         assert (await server.get(KEY))["metadata"]["resourceVersion"] == "9"
 
