@@ -28,7 +28,8 @@ _FRESH_SECONDS: Final = 1.0
 _REMEMBERED: Final = 4096
 """The number of latest deletions that are remembered, so that a late response can't bring an object back."""
 _NEVER: Final = float("-inf")
-_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_UNREAD: Final = {"kubectl.kubernetes.io/last-applied-configuration"}
+"""Annotations that the operator never reads."""
 
 Reads = dict[Hashable, Callable[[], Awaitable[bool]]]
 """What a decision depends on. Each value returns whether it is still as it was."""
@@ -183,5 +184,5 @@ def _slim(body: Json) -> bytes:
     """Returns the JSON of an object without what the operator never reads."""
     metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     if annotations := metadata.get("annotations"):
-        metadata["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
+        metadata["annotations"] = {k: v for k, v in annotations.items() if k not in _UNREAD}
     return json.dumps({**body, "metadata": metadata}, separators=(",", ":")).encode()
