@@ -377,6 +377,8 @@ class Operator:
                     await self._compare(kind)
                 except KubeError as error:
                     self._troubles.tell(what, f"can't compare the {kind.plural} with the API server: {error}")
+                except Exception:
+                    log.exception("the %s could not be compared with the API server", kind.plural)
                 else:
                     self._troubles.over(what, f"the {kind.plural} are compared with the API server again")
 
@@ -392,8 +394,10 @@ class Operator:
             versions = {_key(kind, body): version_of(body) for body in found}
             self._drop_others(kind, namespace, versions.keys(), version)
             for key, its in versions.items():
-                if its > known.version(key):
+                if kind is Kind.CATALOG or its > known.version(key):
+                    # Catalogs are few. Their CRD may have changed, which changes no version.
                     known.doubt(key)
+                if its > known.version(key):
                     self._look(key)
 
     def _lane(self, key: ObjectKey) -> Hashable:

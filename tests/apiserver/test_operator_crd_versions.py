@@ -53,7 +53,7 @@ def operator(
     plane: ControlPlane, objects: Objects, tmp_path_factory: pytest.TempPathFactory, make_catalog: Make
 ) -> Iterator[OperatorProcess]:
     """Started before the CRDs are there; then there is a Catalog that is ready."""
-    flags = ("--unsteady-interval=0.2", "--steady-interval=0.5")
+    flags = ("--unsteady-interval=0.2", "--steady-interval=0.5", "--resync-interval=5")
     process = OperatorProcess(plane, NAMESPACE, tmp_path_factory.mktemp("operator"), 1, *flags)
     try:
         process.wait_until_it_says("install its CRDs")

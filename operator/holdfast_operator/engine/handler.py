@@ -26,7 +26,7 @@ from holdfast_operator.engine.deletion import Deletions
 from holdfast_operator.engine.events import EventSink, Note, transitions
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.health import Phase, health_conditions
-from holdfast_operator.engine.known import Reads, are_current, reading, version_of
+from holdfast_operator.engine.known import Reads, are_current, reading
 from holdfast_operator.engine.kube import (
     Conflict,
     Forbidden,
@@ -194,7 +194,7 @@ class Handler(ABC, Generic[O]):
 
     async def _is_current(self, key: ObjectKey, body: Json, reads: Reads) -> bool:
         """Returns whether the object, and everything else that decided, is still as it was read."""
-        return await self.services.kube.is_current(key, version_of(body)) and await are_current(reads)
+        return await self.services.kube.is_current(key, body) and await are_current(reads)
 
     async def _finish(self, key: ObjectKey, body: Json, step: Rest) -> Result:
         others = [each for each in body["metadata"].get("finalizers", []) if each != FINALIZER]
@@ -262,6 +262,9 @@ class Handler(ABC, Generic[O]):
             _log(body, step, notes)
             for note in notes:
                 await self.services.events.post(key, body["metadata"]["uid"], note)
+            if written.get("spec") != body.get("spec"):
+                # A watch that began before the CRD was changed leaves out its new fields.
+                return Result(requeue_after=0.0)
         return Result(requeue_after=step.requeue_after, retry=step.retry)
 
 

@@ -7,6 +7,8 @@ Invariants
 - Only existing objects are known. Whether an unknown object exists, the API server decides.
 - After a write that was refused or had no response, an object is in doubt. It is read before it is used.
 - Nothing is known while the watches are down (`follows`).
+- A watch that began before a CRD was changed may deliver objects without the new fields, in the same version.
+  So a response replaces the contents that an event delivered.
 - A decision records what it depends on (`reading`). Before an irreversible step, all of that is confirmed: it
   was read or written within the last second, or it is read again and has not changed.
 """
@@ -123,6 +125,7 @@ class KnownObjects(Generic[K]):
         self.newest = max(self.newest, version)
         if known is not None and version <= known.version:
             if version == known.version and asked > _NEVER:
+                known.content = _slim(body)
                 known.confirmed = max(known.confirmed, asked)
                 known.in_doubt = False
             return False
@@ -165,15 +168,15 @@ class KnownObjects(Generic[K]):
         self._gone.clear()
         self.newest = 0
 
-    def is_confirmed(self, key: K, version: int) -> bool:
-        """Returns whether a response has just shown that this is the version of an object."""
+    def is_confirmed(self, key: K) -> bool:
+        """Returns whether a response has just shown the known state of an object."""
         known = self._known.get(key)
-        return (
-            known is not None
-            and known.version == version
-            and not known.in_doubt
-            and self._now() - known.confirmed <= _FRESH_SECONDS
-        )
+        return known is not None and not known.in_doubt and self._now() - known.confirmed <= _FRESH_SECONDS
+
+    def shows(self, key: K, body: Json) -> bool:
+        """Returns whether this is the known state of an object, with all its contents."""
+        known = self._known.get(key)
+        return known is not None and known.version == version_of(body) and known.content == _slim(body)
 
     def now(self) -> float:
         """Returns the time for `asked`."""
@@ -185,4 +188,4 @@ def _slim(body: Json) -> bytes:
     metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     if annotations := metadata.get("annotations"):
         metadata["annotations"] = {k: v for k, v in annotations.items() if k not in _UNREAD}
-    return json.dumps({**body, "metadata": metadata}, separators=(",", ":")).encode()
+    return json.dumps({**body, "metadata": metadata}, separators=(",", ":"), sort_keys=True).encode()

@@ -199,7 +199,7 @@ class Kube:
         body = self.known.get(key)
         if body is None:
             body = await self.read(key)
-        record(key, partial(self.is_current, key, version_of(body)))
+        record(key, partial(self.is_current, key, body))
         return body
 
     async def read(self, key: ObjectKey) -> Json:
@@ -220,14 +220,16 @@ class Kube:
             raise Gone(f"{key} was deleted meanwhile")
         return newest
 
-    async def is_current(self, key: ObjectKey, version: int) -> bool:
-        """Returns whether this is still the version of a Holdfast object. Reads it if that isn't certain."""
-        if not self.known.follows or self.known.is_confirmed(key, version):
+    async def is_current(self, key: ObjectKey, body: Json) -> bool:
+        """Returns whether this is still the state of a Holdfast object. Reads it if that isn't certain."""
+        if not self.known.follows:
             return True
-        try:
-            return version_of(await self.read(key)) == version
-        except Gone:
-            return False
+        if not self.known.is_confirmed(key):
+            try:
+                await self.read(key)
+            except Gone:
+                return False
+        return self.known.shows(key, body)
 
     async def list(
         self, type_: ResourceType, namespace: str | None, *, labels: str | None = None, fresh: bool = False
@@ -270,7 +272,8 @@ class Kube:
                 del query["continue"], query["limit"]
                 found.clear()
                 continue
-            found += page["items"]
+            # A brief list without objects has null.
+            found += page["items"] or ()
             metadata = page.get("metadata", {})
             if not metadata.get("continue"):
                 return found, version_of({"metadata": metadata})
