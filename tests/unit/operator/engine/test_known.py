@@ -147,6 +147,22 @@ def test_what_decided_is_confirmed_unless_a_response_has_just_shown_it() -> None
     asyncio.run(story())
 
 
+def test_a_response_replaces_what_an_old_watch_delivered_without_new_fields() -> None:
+    server = Counting()
+    less = {"metadata": dict(server.metadata), "spec": {}, "status": {"upper": 0}}
+    server.status = {"upper": 0, "newer": 1}
+    server.known.put(KEY, less)
+
+    async def story() -> None:
+        with reading() as reads:
+            assert (await server.get(KEY))["status"] == {"upper": 0}
+        assert not await are_current(reads), "it has the same version, but more fields"
+        assert (await server.get(KEY))["status"] == {"upper": 0, "newer": 1}
+
+    asyncio.run(story())
+    assert server.asked == ["GET"]
+
+
 class Listing(Kube):
     """An API server with Jobs."""
 
