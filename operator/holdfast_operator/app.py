@@ -39,6 +39,7 @@ from holdfast_operator.catalogs.handler import CatalogHandler
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections.handler import CollectionHandler
 from holdfast_operator.collections.poll import Poll, Watchlist
+from holdfast_operator.collections.snapshot_index import SnapshotIndex
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.deletion import left_at_once
 from holdfast_operator.engine.elector import Elector, LeaseStanding
@@ -73,6 +74,7 @@ from holdfast_operator.places.bounds import shared_beside
 from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.slow_servers import SLOW, SlowServers
+from holdfast_operator.snapshots.handler import SnapshotHandler
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 from holdfast_operator.sparkapps.job import JOBS, PODS
 from holdfast_operator.sparkapps.limits import TemplateLimits
@@ -148,6 +150,7 @@ class Operator:
         self._elector = elector
         self._keeping: asyncio.Task[None] | None = None
         self._cache = new_cache(options.data_dir, options.allowed_locations)
+        self._snapshots = SnapshotIndex()
         self._slow_servers = SlowServers()
         self._pool = StorePool(
             self._metrics,
@@ -349,6 +352,7 @@ class Operator:
             key = _key(kind, body)
             self._kube.known.put(key, body)
             self._cache.put(key, body)
+            self._snapshots.put(key, body)
             self._look(key)
         return found
 
@@ -402,7 +406,7 @@ class Operator:
 
     def _lane(self, key: ObjectKey) -> Hashable:
         """Returns the lane of an object: its location, or one lane for all locations on slow servers."""
-        storage = self._cache.storage_of(key)
+        storage = self._cache.storage_of(self._snapshots.collection_of(key) or key)
         if storage is None:
             return None
         return SLOW if self._slow_servers.is_slow(str(storage)) else storage.stores
@@ -440,7 +444,8 @@ class Operator:
             case LeaseStanding.UNKNOWN:
                 return Result(retry=True)
             case LeaseStanding.HELD:
-                catalog = key if key.kind is Kind.CATALOG else self._cache.catalog_of(key)
+                dependent = self._snapshots.collection_of(key) or key
+                catalog = key if key.kind is Kind.CATALOG else self._cache.catalog_of(dependent)
                 if catalog is not None:
                     await self._fences.take_back(catalog)
                 return Result(retry=True)
@@ -515,6 +520,9 @@ class Operator:
     def _note(self, key: ObjectKey, body: Json) -> None:
         for rival in self._cache.put(key, body):
             self._queue_up(rival)
+        self._snapshots.put(key, body)
+        for snapshot in self._snapshots.waiting_for(key):
+            self._look(snapshot)
 
     def _new_informer(self) -> Informer:
         return Informer(
@@ -604,7 +612,18 @@ class Operator:
                 services, self._stores, self._cache, settings, self._migrations
             ),
             Kind.STORAGE_COLLECTION: CollectionHandler(
-                services, self._stores, self._watchlist, self._cache, settings, spark, slots
+                services, self._stores, self._watchlist, self._cache, settings, spark, slots, self._snapshots
+            ),
+            Kind.COLLECTION_SNAPSHOT: SnapshotHandler(
+                services,
+                self._stores,
+                self._watchlist,
+                self._cache,
+                settings,
+                spark,
+                slots,
+                self._snapshots,
+                self._pool,
             ),
         }
 

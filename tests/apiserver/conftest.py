@@ -24,7 +24,7 @@ from testbed.sparkfaces import KUBEFLOW, PODS, Face
 from testbed.sparkoperator import SparkOperatorStandIn, install_crd
 
 CRDS = Path(__file__).parents[2] / "crds"
-KINDS = ("catalogmigrations", "storagecollections", "catalogs")
+KINDS = ("collectionsnapshots", "catalogmigrations", "storagecollections", "catalogs")
 FROM_GIT = {"example.com/from-git": "yes"}
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 QUICK = ("--unsteady-interval=0.2", "--steady-interval=0.5")

@@ -41,6 +41,7 @@ Body = Callable[[], Json]
 RELEASE = "holdfast-operator"
 SYSTEM = "holdfast"
 APPS = "apps"
+KINDS = "collectionsnapshots,catalogmigrations,storagecollections,catalogs"
 QUICK = ["--unsteady-interval=0.2", "--steady-interval=0.5"]
 SPARK = {"jobs": None, "sparkapplications.spark.apache.org": APACHE, "sparkapplications": KUBEFLOW}
 """What runs Spark once a cluster has it, the first that is taken at last."""
@@ -515,13 +516,17 @@ def test_upgrades_leave_live_resources_alone_and_uninstalling_nothing_stuck(
         told = runner.outputs[f"{RELEASE}-predelete"]
         assert "2 resources have the finalizer holdfast.dev/operator" in told
         assert "CatalogMigration apps/move" in told
-        assert (
-            f"kubectl delete catalogmigrations,storagecollections,catalogs --all --namespace {APPS}" in told
-        )
+        assert f"kubectl delete {KINDS} --all --namespace {APPS}" in told
         # The operator is still there to do it.
         assert release.deployment()["metadata"].get("deletionTimestamp") is None
         plane.kubectl(
-            *("delete", "catalogmigrations,storagecollections,catalogs", "--all", "-n", APPS),
+            *(
+                "delete",
+                "collectionsnapshots,catalogmigrations,storagecollections,catalogs",
+                "--all",
+                "-n",
+                APPS,
+            ),
             "--timeout=120s",
         )
         release.helm("uninstall", RELEASE, "--timeout", "120s")

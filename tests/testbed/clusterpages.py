@@ -33,7 +33,7 @@ SYSTEM: Final = "holdfast"
 RELEASE: Final = "holdfast-operator"
 OWN: Final = "default"
 """The namespace of a page that starts an operator."""
-_KINDS: Final = ("catalogmigrations", "storagecollections", "catalogs")
+_KINDS: Final = ("collectionsnapshots", "catalogmigrations", "storagecollections", "catalogs")
 _HOOKED: Final = ("helm test", "helm uninstall")
 """Commands that wait for pods of hooks."""
 _VOLUME: Final = "/var/lib/holdfast"

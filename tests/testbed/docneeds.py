@@ -144,7 +144,10 @@ pq.write_table(pa.table({"id": [7, 8], "item": ["fig", "date"], "count": [1, 2]}
 END
         printf 'id,item,count\\n7,fig,4\\n' > new.csv
     """,
-    (_UNINSTALL, "kubectl delete catalogmigrations,storagecollections,catalogs --all"): f"""
+    (
+        _UNINSTALL,
+        "kubectl delete collectionsnapshots,catalogmigrations,storagecollections,catalogs --all",
+    ): f"""
         helm upgrade --install holdfast-crds charts/holdfast-crds
         helm upgrade --install holdfast-operator charts/holdfast-operator --namespace holdfast --reset-values
         {_FLIGHTS}

@@ -26,6 +26,9 @@ _OURS: Final = "/apis/holdfast.dev/v1alpha1"
 _WHERE: Final = {
     **dict.fromkeys(("catalog", "catalogs"), (_OURS, "catalogs")),
     **dict.fromkeys(("coll", "storagecollection", "storagecollections"), (_OURS, "storagecollections")),
+    **dict.fromkeys(
+        ("collsnap", "collectionsnapshot", "collectionsnapshots"), (_OURS, "collectionsnapshots")
+    ),
     **dict.fromkeys(("catmig", "catalogmigration", "catalogmigrations"), (_OURS, "catalogmigrations")),
     "configmaps": ("/api/v1", "configmaps"),
     "deployments": ("/apis/apps/v1", "deployments"),

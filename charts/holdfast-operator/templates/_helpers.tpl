@@ -79,10 +79,10 @@ in other namespaces.
 */}}
 {{- define "holdfast.ownRules" -}}
 - apiGroups: [holdfast.dev]
-  resources: [catalogs, catalogmigrations, storagecollections]
+  resources: [catalogs, catalogmigrations, storagecollections, collectionsnapshots]
   verbs: [get, list, watch, patch]
 - apiGroups: [holdfast.dev]
-  resources: [catalogs/status, catalogmigrations/status, storagecollections/status]
+  resources: [catalogs/status, catalogmigrations/status, storagecollections/status, collectionsnapshots/status]
   verbs: [patch]
 {{- end }}
 

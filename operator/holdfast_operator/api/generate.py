@@ -18,9 +18,15 @@ from holdfast_operator.api.catalog import Catalog
 from holdfast_operator.api.collection import StorageCollection
 from holdfast_operator.api.migration import CatalogMigration
 from holdfast_operator.api.names import CATEGORY, GROUP, LABEL_NAME, VERSION
+from holdfast_operator.api.snapshot import CollectionSnapshot
 from holdfast_operator.api.structural import openapi_schema
 
-RESOURCES: Final[tuple[type[Resource], ...]] = (Catalog, CatalogMigration, StorageCollection)
+RESOURCES: Final[tuple[type[Resource], ...]] = (
+    Catalog,
+    CatalogMigration,
+    StorageCollection,
+    CollectionSnapshot,
+)
 _KUSTOMIZATION: Final = "kustomization.yaml"
 _HEADER: Final = "# Generated from operator/holdfast_operator/api: change the models and run 'make crds'.\n"
 

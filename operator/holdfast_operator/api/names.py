@@ -58,6 +58,9 @@ OPERATORS: Final = "app.kubernetes.io/component=operator"
 LABEL_COLLECTION: Final = f"{GROUP}/collection"
 """On a Spark job: the name of its StorageCollection, or the uid if the name is too long."""
 
+LABEL_SNAPSHOT: Final = f"{GROUP}/snapshot"
+"""On the Spark job of a CollectionSnapshot: its name, or its uid if the name is too long."""
+
 LABEL_JOB: Final = f"{GROUP}/job-id"
 """On a Spark job: the id of its JobRecord."""
 
@@ -74,6 +77,7 @@ class Kind(StrEnum):
     CATALOG = "Catalog"
     CATALOG_MIGRATION = "CatalogMigration"
     STORAGE_COLLECTION = "StorageCollection"
+    COLLECTION_SNAPSHOT = "CollectionSnapshot"
 
     @property
     def plural(self) -> str:
@@ -420,6 +424,16 @@ class Reason(StrEnum):
 
     SNAPSHOT_NOT_READABLE = "SnapshotNotReadable"
     """The collection can't be read at that time: it is before `since`, or not complete yet."""
+
+    COLLECTION_NOT_FOUND = "CollectionNotFound"
+    """The StorageCollection of a CollectionSnapshot doesn't exist, or is being deleted."""
+
+    COLLECTION_NOT_READY = "CollectionNotReady"
+    """The StorageCollection of a CollectionSnapshot can't be read yet. The message says why."""
+
+    NO_DESTINATION = "NoDestination"
+    """A CollectionSnapshot names no place to write to, and its StorageCollection has no schedule that names
+    one."""
 
     COMPACTION_SCHEDULED = "CompactionScheduled"
     """No run of the schedule has started yet. The message says when the first one is due."""

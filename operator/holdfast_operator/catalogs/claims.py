@@ -45,6 +45,9 @@ class _Claims:
                 if move is None:
                     return Claim(catalog=_named(key, body))
                 return Claim(catalog=ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name))
+            case Kind.COLLECTION_SNAPSHOT:
+                # Its catalog is that of its collection, and doesn't wait for it.
+                return Claim()
 
     def _of_catalog(self, spec: CatalogSpec, namespace: str) -> Claim:
         organization, observes = spec.organization_id, spec.access == Access.OBSERVED

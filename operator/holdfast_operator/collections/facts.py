@@ -243,6 +243,8 @@ class CollectionView:
     """The time up to which the retention releases history. None if it isn't limited."""
     asked: tuple[RequestedView, ...] = ()
     """The requested jobs, by kind."""
+    snapshots_running: tuple[JobRecord, ...] = ()
+    """The running jobs of its CollectionSnapshots."""
     hydrations: HydrationsView | None = None
     source: SourceView | None = None
     """The jobs that feed it. None without `spec.source`."""

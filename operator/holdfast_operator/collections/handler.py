@@ -26,6 +26,7 @@ from holdfast_operator.collections.plan import change_message, item_name
 from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.restore import begins_with_snapshot
+from holdfast_operator.collections.snapshot_index import SnapshotIndex
 from holdfast_operator.collections.spark_work import (
     KINDS,
     VIEWS,
@@ -66,6 +67,7 @@ from holdfast_operator.jobs.course import (
     shown_running,
 )
 from holdfast_operator.jobs.scheduled import shown_in
+from holdfast_operator.jobs.snapshot import is_of_object
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.credentials import forget_secrets, missing_secret
 from holdfast_operator.sparkapps.adapter import (
@@ -96,11 +98,13 @@ class CollectionHandler(Handler[CollectionView]):
         settings: OperatorSettings,
         spark: SparkAdapter,
         slots: Slots,
+        snapshots: SnapshotIndex,
     ) -> None:
         super().__init__(services)
         self._stores = stores
         self._watchlist = watchlist
         self._cache = cache
+        self._snapshots = snapshots
         self._settings = settings
         self._spark = spark
         self._slots = slots
@@ -157,7 +161,8 @@ class CollectionHandler(Handler[CollectionView]):
         if blank.deletion.abandoned or (leaves and blank.deletion.overdue):
             # The deletion no longer waits for a store that doesn't respond.
             return blank
-        if (spec.suspend or leaves) and not may_have_driver(spec, status):
+        busy = may_have_driver(spec, status) or self._snapshots.waiting_for(key)
+        if (spec.suspend or leaves) and not busy:
             return blank
         return await self._look_into(blank, spec, opening, key, body)
 
@@ -288,6 +293,9 @@ class CollectionHandler(Handler[CollectionView]):
             hydrations=hydrations_view(shared, spec, base, look.jobs, here, takes),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
             asked=tuple(requested_view(view, shared, spec, base, status, look.jobs, takes) for view in VIEWS),
+            snapshots_running=tuple(
+                job for job in look.jobs if is_of_object(job) and job.state is JobState.RUNNING
+            ),
             source=source,
             progress=await self._progress(key, _catalog_key(key, spec), spec, facts),
         )

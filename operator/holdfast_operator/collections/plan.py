@@ -7,6 +7,7 @@ deletion can undo is not made until the resource and its Catalog have the finali
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final, Literal, assert_never
 
 from holdfast.collections import RenditionState
@@ -62,7 +63,7 @@ from holdfast_operator.engine.steps import (
 )
 from holdfast_operator.jobs import hydration, ingestion
 from holdfast_operator.jobs import requested as askedjobs
-from holdfast_operator.jobs.course import COLLECTION_SUSPENDED, stopped
+from holdfast_operator.jobs.course import COLLECTION_SUSPENDED, failed, stopped
 from holdfast_operator.jobs.requested import RequestedReport
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 
@@ -181,7 +182,9 @@ def _without_driver(seen: CollectionView, why: str) -> FailAttempt | None:
         return None
     jobs = (seen.hydrations, seen.source, *seen.asked)
     ends = (stopped(each, each.running, why) for each in jobs if each is not None)
-    return next((ended for ended in ends if ended is not None), None)
+    # A CollectionSnapshot deletes the application of its job itself.
+    others = (failed(job, why, stopped=True) for job in seen.snapshots_running)
+    return next((ended for ended in chain(ends, others) if ended is not None), None)
 
 
 def _fields(seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ from holdfast_operator.jobs.ingestion import (
 )
 from holdfast_operator.jobs.requested import RequestedKind, RequestedView, jobs_of, runs_of
 from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
-from holdfast_operator.jobs.snapshot import SnapshotView
+from holdfast_operator.jobs.snapshot import SnapshotView, is_of_object, name_of
 from holdfast_operator.sparkapps.adapter import INGEST, SecretFiles
 from holdfast_operator.sparkapps.sizing import cores
 
@@ -98,7 +98,7 @@ def requested_view(
             runs=runs_of(kind, jobs),
             objection=objection(runs_template),
         )
-    known = jobs_of(kind, jobs, request)
+    known = jobs_of(kind, [job for job in jobs if not is_of_object(job)], request)
     return view(
         **_shared(shared),
         objection=objection(template) if request else None,
@@ -289,7 +289,7 @@ def waits_for(kind: RequestedKind, jobs: Sequence[JobRecord]) -> str | None:
             return f"the hydration of rendition {job.slot}"
         for other in KINDS:
             if other.job == job.kind:
-                return f"{other.noun} {job.slot}"
+                return f"{other.noun} {name_of(job)}"
     return None
 
 

@@ -21,7 +21,12 @@ from holdfast_operator.engine.kube import Kube, KubeError, NotServed, ObjectKey,
 _SHOWN: Final = 20
 _PAUSE: Final = 1.0
 _ANSWER_SECONDS: Final = 5.0
-_ORDER: Final = (Kind.CATALOG_MIGRATION, Kind.STORAGE_COLLECTION, Kind.CATALOG)
+_ORDER: Final = (
+    Kind.COLLECTION_SNAPSHOT,
+    Kind.CATALOG_MIGRATION,
+    Kind.STORAGE_COLLECTION,
+    Kind.CATALOG,
+)
 """The order in which resources can be deleted: a Catalog waits for what refers to it."""
 
 

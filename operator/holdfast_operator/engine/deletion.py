@@ -36,6 +36,7 @@ _NOUNS: Final = {
     Kind.CATALOG: "catalog",
     Kind.CATALOG_MIGRATION: "migration",
     Kind.STORAGE_COLLECTION: "collection",
+    Kind.COLLECTION_SNAPSHOT: "snapshot",
 }
 
 

@@ -162,7 +162,7 @@ def shown_running(status: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _shown_jobs(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    shown = [each.get("job") or {} for each in status.get("renditions") or []]
+    shown = [status.get("job") or {}, *(each.get("job") or {} for each in status.get("renditions") or [])]
     shown.append((status.get("source") or {}).get("job") or {})
     shown.append((status.get("sourceSchedule") or {}).get("job") or {})
     for noun in ("snapshot", "compaction"):

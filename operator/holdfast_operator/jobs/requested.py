@@ -57,6 +57,8 @@ class Order:
     shown: ConditionType
     again: str
     """What to do, or what happens next, if the job was given up."""
+    name: str = ""
+    """The name of the job in messages. Empty for its kind and its slot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,8 +175,13 @@ def plan(seen: RequestedView) -> Decision | RequestedReport:
         return RequestedReport(fields=job_fields(seen))
     again = f"fix the cause and set a new spec.{kind.noun}.requestId"
     order = Order(request.request_id, request, seen.template, kind.shown, again)
-    report = _plan_order(_beside(seen, seen.job), order, seen.job)
+    report = plan_order(seen, order)
     return report if isinstance(report, Decision) else replace(report, fields=job_fields(seen))
+
+
+def plan_order(seen: RequestedView, order: Order) -> Decision | RequestedReport:
+    """Returns the next step for one ordered job, whose record is `seen.job`. The report has no fields."""
+    return _plan_order(_beside(seen, seen.job), order, seen.job)
 
 
 def plan_scheduled(seen: RequestedView) -> Decision | RequestedReport:
@@ -254,6 +261,7 @@ def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Dec
 
 def _shown(kind: RequestedKind, order: Order, job: JobRecord, course: JobReport) -> RequestedReport:
     status, text = "Unknown", course.text
+    name = order.name or f"{kind.noun} {order.slot}"
     match course.phase:
         case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN | JobPhase.NO_SECRET:
             return _hindered(kind, order, course)
@@ -263,10 +271,10 @@ def _shown(kind: RequestedKind, order: Order, job: JobRecord, course: JobReport)
             pass
         case JobPhase.FAILED:
             status = "False"
-            text = f"{kind.noun} {order.slot} {text}; {order.again}"
+            text = f"{name} {text}; {order.again}"
         case JobPhase.DONE:
             status = "True"
-            text = f"{kind.noun} {order.slot} is committed: {kind.done(job)}"
+            text = f"{name} is committed: {kind.done(job)}"
         case _:
             assert_never(course.phase)
     return condition_report(

@@ -5,7 +5,7 @@ The time to read at is fixed at the first attempt. So all attempts of a job writ
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from holdfast.collections import JobRecord
 from holdfast_operator.api.base import frontier
@@ -17,6 +17,7 @@ from holdfast_operator.api.collection import (
     SnapshotTask,
 )
 from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.snapshot import CollectionSnapshotSpec
 from holdfast_operator.jobs.course import HINDRANCES, SNAPSHOT, JobPhase, job_status
 from holdfast_operator.jobs.requested import (
     Order,
@@ -28,6 +29,26 @@ from holdfast_operator.jobs.requested import (
 from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.sparkapps.sizing import tasks
 
+_SLOT: Final = "object:"
+"""Prefix of the slots of CollectionSnapshots. No `requestId` and no slot of a schedule starts with it."""
+_NAME: Final = "snapshot"
+"""In the spec of a JobRecord: the name of its CollectionSnapshot."""
+
+
+def slot_of(uid: str) -> str:
+    """Returns the slot of the JobRecord of a CollectionSnapshot. Another object has another one."""
+    return _SLOT + uid
+
+
+def is_of_object(job: JobRecord) -> bool:
+    """Returns whether a job belongs to a CollectionSnapshot."""
+    return job.slot.startswith(_SLOT)
+
+
+def name_of(job: JobRecord) -> str:
+    """Returns the name of the CollectionSnapshot of a job, or the slot of another job."""
+    return str(job.spec.get(_NAME, job.slot))
+
 
 def work_order(job: JobRecord) -> Mapping[str, Any]:
     """Returns the arguments of a snapshot's job in addition to its location and ids."""
@@ -38,7 +59,7 @@ def _start(seen: "SnapshotView", order: Order) -> StartJob | RequestedReport:
     task = order.task
     assert isinstance(task, SnapshotTask)
     latest = seen.upper - 1
-    asked = task.as_of if isinstance(task, SnapshotRequest) else None
+    asked = task.as_of if isinstance(task, SnapshotRequest | CollectionSnapshotSpec) else None
     as_of = latest if asked is None else asked
     if seen.upper == 0 or as_of > latest:
         text = f"time {as_of} is not complete yet: " + (
@@ -53,9 +74,10 @@ def _start(seen: "SnapshotView", order: Order) -> StartJob | RequestedReport:
             "False",
             Reason.SNAPSHOT_NOT_READABLE,
             f"time {as_of} is gone: the earliest readable time is {frontier(seen.since)}; "
-            "set another spec.snapshot.asOf and a new requestId",
+            "request another snapshot, with another asOf",
         )
-    spec = {"as_of": as_of, **task.place}
+    name = {_NAME: seen.object_name} if seen.object_name else {}
+    spec = {"as_of": as_of, **task.place, **name}
     count = tasks(seen.stored, order.template.executor)
     return StartJob(seen.collection_id, SNAPSHOT, order.slot, spec, count)
 
@@ -82,6 +104,9 @@ def _as_of(job: JobRecord) -> int:
 @dataclass(frozen=True, kw_only=True)
 class SnapshotView(RequestedView):
     """Everything that the plans for snapshots depend on."""
+
+    object_name: str = ""
+    """The name of the CollectionSnapshot that requests it."""
 
     kind: ClassVar[RequestedKind] = RequestedKind(
         job=SNAPSHOT,

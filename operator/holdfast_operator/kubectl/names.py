@@ -5,13 +5,20 @@ from typing import Final
 from holdfast.errors import BadInput
 from holdfast_operator.api.names import GROUP, Kind
 
-_SHORT: Final = {"cat": Kind.CATALOG, "catmig": Kind.CATALOG_MIGRATION, "coll": Kind.STORAGE_COLLECTION}
+_SHORT: Final = {
+    "cat": Kind.CATALOG,
+    "catmig": Kind.CATALOG_MIGRATION,
+    "coll": Kind.STORAGE_COLLECTION,
+    "collsnap": Kind.COLLECTION_SNAPSHOT,
+}
 _WORDS: Final = {
     **_SHORT,
     "collection": Kind.STORAGE_COLLECTION,
     "collections": Kind.STORAGE_COLLECTION,
     "migration": Kind.CATALOG_MIGRATION,
     "migrations": Kind.CATALOG_MIGRATION,
+    "snapshot": Kind.COLLECTION_SNAPSHOT,
+    "snapshots": Kind.COLLECTION_SNAPSHOT,
     **{word: kind for kind in Kind for word in (kind.value.lower(), kind.plural)},
 }
 
@@ -25,7 +32,7 @@ def parse(text: str) -> tuple[Kind | None, str]:
     if kind is None or not name or "/" in name:
         raise BadInput(
             f"{text!r} is not a valid name",
-            hint="write NAME, catalog/NAME, collection/NAME or migration/NAME",
+            hint="write NAME, catalog/NAME, collection/NAME, migration/NAME or snapshot/NAME",
         )
     return kind, name
 
@@ -47,3 +54,5 @@ def short(kind: Kind) -> str:
             return "migration"
         case Kind.STORAGE_COLLECTION:
             return "collection"
+        case Kind.COLLECTION_SNAPSHOT:
+            return "snapshot"

@@ -85,6 +85,8 @@ def restore(
                 _wait_for_catalog(cluster, made, wait_timeout)
         case Kind.CATALOG_MIGRATION:
             raise BadInput("a migration can't be restored: 'kubectl holdfast rollback' rolls it back")
+        case Kind.COLLECTION_SNAPSHOT:
+            raise BadInput("a snapshot can't be restored: name the collection to restore")
 
 
 def snapshot_of(body: Json, asked: str | None) -> str:

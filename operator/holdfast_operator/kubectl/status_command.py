@@ -159,6 +159,12 @@ def _table_of(
                 *(Column("SINCE", 5), Column("BYTES", 4, right=True), Column("AGE", 6, right=True)),
             ]
             row = _collection_row
+        case Kind.COLLECTION_SNAPSHOT:
+            columns = [
+                *(Column("SNAPSHOT"), Column("STATE", state=True), Column("COLLECTION", 2), Column("AS OF")),
+                *(Column("ROWS", right=True), Column("SIZE", 1, right=True), Column("AGE", 3, right=True)),
+            ]
+            row = _snapshot_row
     rows = [[*([each["metadata"]["namespace"]] if everywhere else []), *row(each, now)] for each in bodies]
     yield from table([*place, *columns], rows, width)
 
@@ -206,6 +212,19 @@ def _collection_row(body: Json, now: datetime) -> list[str]:
     ]
 
 
+def _snapshot_row(body: Json, now: datetime) -> list[str]:
+    told = body.get("status", {})
+    return [
+        body["metadata"]["name"],
+        state_of(body).word,
+        body["spec"]["collectionRef"]["name"],
+        moment(told.get("asOf")),
+        _text(told.get("rows")),
+        size(told.get("sizeBytes")),
+        age(body, now),
+    ]
+
+
 def details(body: Json, all_: Sequence[Json], now: datetime, width: int) -> Iterator[str]:
     """Yields the details of one object, and the objects that refer to it."""
     state, metadata, told = state_of(body), body["metadata"], body.get("status", {})
@@ -225,6 +244,8 @@ def details(body: Json, all_: Sequence[Json], now: datetime, width: int) -> Iter
             yield from facts(_collection_facts(body, now), width, _INDENT)
             yield from _renditions(told, width)
             yield from hold_lines(told, now, width)
+        case Kind.COLLECTION_SNAPSHOT:
+            yield from facts(_snapshot_facts(body), width, _INDENT)
     yield ""
     rows = [
         [each["type"], each["status"], each["reason"], since(each.get("lastTransitionTime"), now)]
@@ -236,6 +257,19 @@ def details(body: Json, all_: Sequence[Json], now: datetime, width: int) -> Iter
     for each in remarks(body):
         yield f"{_INDENT}{each['type']}:"
         yield from paragraph(each["message"], width, _INDENT * 2)
+
+
+def _snapshot_facts(body: Json) -> list[tuple[str, str]]:
+    told, spec = body.get("status", {}), body["spec"]
+    rows = f"{told['rows']:,} rows, {size(told.get('sizeBytes'))}" if "rows" in told else ""
+    return [
+        ("collection", spec["collectionRef"]["name"]),
+        ("as of", moment(told.get("asOf"))),
+        ("location", public(told.get("table") or told.get("location", ""))),
+        ("contents", rows),
+        ("checksum", told.get("checksum", "")),
+        ("on deletion", f"{spec.get('deletionPolicy', 'Retain')} the files"),
+    ]
 
 
 def _catalog_facts(body: Json, now: datetime) -> list[tuple[str, str]]:

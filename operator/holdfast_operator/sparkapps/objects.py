@@ -18,6 +18,7 @@ from holdfast_operator.api.names import (
     LABEL_JOB_KIND,
     LABEL_MANAGED_BY,
     LABEL_NAME,
+    LABEL_SNAPSHOT,
     MANAGED_BY,
     Kind,
 )
@@ -161,22 +162,27 @@ def application_name(owner: ObjectKey, job_kind: str, job_id: str, attempt: int)
     return f"{letter}{stem}-{job_kind}-{digest}-{attempt}"
 
 
-def collection_label(owner: ObjectKey, owner_uid: str) -> str:
-    """Returns the value of `LABEL_COLLECTION`: the name if it is a valid label value, otherwise the uid."""
-    return owner.name if len(owner.name) <= _MAX_LABEL else owner_uid
+def owner_label(owner: ObjectKey, owner_uid: str) -> tuple[str, str]:
+    """Returns the label that names the owner of a job, and its value: the name, or the uid if that is too
+    long.
+    """
+    label = LABEL_SNAPSHOT if owner.kind is Kind.COLLECTION_SNAPSHOT else LABEL_COLLECTION
+    return label, owner.name if len(owner.name) <= _MAX_LABEL else owner_uid
 
 
 def selector(owner: ObjectKey, owner_uid: str) -> str:
     """Returns the label selector for everything that belongs to an object's jobs."""
-    return f"{MANAGED},{LABEL_COLLECTION}={collection_label(owner, owner_uid)}"
+    label, value = owner_label(owner, owner_uid)
+    return f"{MANAGED},{label}={value}"
 
 
 def labels_of(launch: Launch) -> dict[str, str]:
     """Returns the labels of an attempt's application and of its pods."""
+    label, value = owner_label(launch.owner, launch.owner_uid)
     return {
         LABEL_NAME: "holdfast",
         LABEL_MANAGED_BY: MANAGED_BY,
-        LABEL_COLLECTION: collection_label(launch.owner, launch.owner_uid),
+        label: value,
         LABEL_JOB: launch.job_id,
         LABEL_JOB_KIND: launch.job_kind,
         LABEL_ATTEMPT: str(launch.attempt),

@@ -11,12 +11,12 @@ import shutil
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, NamedTuple, Self
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, StorageError
 from holdfast.folders import flush_folder, make_folder
 
 _MOST_READ: Final = 64 << 20
@@ -78,8 +78,13 @@ class SnapshotFolder(ABC):
         """Remove all other files in it, including unfinished ones."""
 
     @abstractmethod
+    def remove(self) -> None:
+        """Remove it with its contents. Does nothing if it doesn't exist."""
+
     def discard(self) -> None:
         """Remove it with its contents, as far as possible. Errors are ignored."""
+        with suppress(OSError, StorageError):
+            self.remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,12 @@ class LocalFolder(SnapshotFolder):
         for each in self.path.iterdir():
             if each.name not in names:
                 each.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        while self.path.exists():
+            # Another process may remove the same folder.
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self.path)
 
     def discard(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

@@ -13,12 +13,12 @@ import mmap
 import tempfile
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import IO, Final, Self, cast
 
 from holdfast.collections.snapshots.folder import OpenFile, SnapshotFolder
-from holdfast.errors import Indeterminate, StorageError
+from holdfast.errors import Indeterminate
 from holdfast.persist.stores.retry import RetryingBlob, RetryPolicy
 from holdfast.persist.stores.s3 import S3Blob
 from holdfast.persist.stores.s3_input import open_s3_input
@@ -80,9 +80,8 @@ class S3Folder(SnapshotFolder):
         kept = {*names, _CLAIM}
         self._delete([name for name in self._names() if name not in kept])
 
-    def discard(self) -> None:
-        with suppress(StorageError):
-            self._delete(self._names())
+    def remove(self) -> None:
+        self._delete(self._names())
 
     def _names(self) -> list[str]:
         with self._blob() as blob:

@@ -61,7 +61,8 @@ def test_what_would_be_stuck_is_named_with_what_to_do() -> None:
     assert lines[0].startswith("holdfast-operator: 31 resources have the finalizer holdfast.dev/operator")
     assert "  StorageCollection b/c0" in lines
     assert "  ... and 11 more" in lines
-    assert "  hint: kubectl delete catalogmigrations,storagecollections,catalogs --all --namespace a" in lines
+    kinds = "collectionsnapshots,catalogmigrations,storagecollections,catalogs"
+    assert f"  hint: kubectl delete {kinds} --all --namespace a" in lines
     assert len(lines) < 30
 
 

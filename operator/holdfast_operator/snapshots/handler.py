@@ -1,0 +1,380 @@
+"""The handler for CollectionSnapshots: observes the collection and the job, and applies the plan's steps."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from pydantic import ValidationError
+
+from holdfast.collections import JobRecord, JobState
+from holdfast.collections.snapshots.locate import folder_at
+from holdfast.errors import AsOfTooEarly, StorageError
+from holdfast.persist import StoredSize
+from holdfast_operator.api.catalog import Access, CatalogSpec
+from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.api.snapshot import CollectionSnapshotSpec, CollectionSnapshotStatus
+from holdfast_operator.api.spark import SparkTemplate, effective
+from holdfast_operator.catalogs.facts import NotReadable, Opening
+from holdfast_operator.catalogs.stores import Stores
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import CollectionLook, NoSuchSchema
+from holdfast_operator.collections.plan import item_name
+from holdfast_operator.collections.poll import Watchlist
+from holdfast_operator.collections.snapshot_index import SnapshotIndex
+from holdfast_operator.collections.spark_work import waits_for
+from holdfast_operator.engine.cache import ObjectCache
+from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
+from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.handler import Handler, Json, OperatorSettings, Services
+from holdfast_operator.engine.kube import Gone, ObjectKey
+from holdfast_operator.engine.resources import has_finalizer, is_deleting
+from holdfast_operator.engine.specs import parse_part, parse_spec
+from holdfast_operator.engine.status_writer import is_ready
+from holdfast_operator.engine.steps import Decision
+from holdfast_operator.jobs.course import (
+    SNAPSHOT,
+    arguments,
+    failed,
+    shown_launched,
+    shown_running,
+)
+from holdfast_operator.jobs.snapshot import SnapshotView, slot_of, work_order
+from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, LaunchAttempt, RetryJob, StartJob
+from holdfast_operator.places.bounds import Bounds
+from holdfast_operator.places.pool import StorePool
+from holdfast_operator.snapshots import plan as snapshot
+from holdfast_operator.snapshots.facts import CollectionState, SnapshotFacts
+from holdfast_operator.snapshots.status import above, folder_of
+from holdfast_operator.snapshots.steps import RemoveFiles
+from holdfast_operator.sparkapps.adapter import AppState, Launch, LaunchRefused, NotInstalled, SparkAdapter
+from holdfast_operator.sparkapps.objects import in_a_line
+from holdfast_operator.sparkapps.slots import Slots
+
+log = logging.getLogger(__name__)
+
+_ICEBERG: Final = "is an Iceberg table, whose rows the operator doesn't delete"
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The collection of a snapshot, and how its catalog is open."""
+
+    state: CollectionState
+    why: str = ""
+    spec: StorageCollectionSpec | None = None
+    catalog: ObjectKey | None = None
+    catalog_body: Json | None = None
+    opening: Opening | None = None
+    look: CollectionLook | None = None
+
+
+class SnapshotHandler(Handler[SnapshotFacts]):
+    """Reconciles CollectionSnapshots."""
+
+    kind: ClassVar[Kind] = Kind.COLLECTION_SNAPSHOT
+
+    def __init__(
+        self,
+        services: Services,
+        stores: Stores,
+        watchlist: Watchlist,
+        cache: ObjectCache,
+        settings: OperatorSettings,
+        spark: SparkAdapter,
+        slots: Slots,
+        index: SnapshotIndex,
+        pool: StorePool,
+    ) -> None:
+        super().__init__(services)
+        self._stores = stores
+        self._watchlist = watchlist
+        self._cache = cache
+        self._index = index
+        self._settings = settings
+        self._spark = spark
+        self._slots = slots
+        self._pool = pool
+        self._sources: dict[ObjectKey, _Source] = {}
+        """What the last observation of each object found."""
+        self._removed: dict[ObjectKey, str] = {}
+        """The uids of objects whose files this process has deleted."""
+
+    async def observe(self, key: ObjectKey, body: Json) -> SnapshotFacts:
+        """Reads the spec, the collection, its store, and the Spark job. Raises `Fenced`."""
+        self._cache.put(key, body)
+        self._index.put(key, body)
+        spec, problem = parse_spec(CollectionSnapshotSpec, body)
+        uid, status = body["metadata"]["uid"], body.get("status", {})
+        seen = SnapshotFacts(
+            spec=spec,
+            slot=slot_of(uid),
+            problem=problem,
+            deleting=is_deleting(body),
+            asks_to_delete=asks_to_delete(body),
+            deletion=deletion_of(body),
+            has_finalizer=has_finalizer(body),
+            shown=_shown(status),
+            shown_running=shown_running(status),
+            removed=self._removed.get(key) == uid,
+        )
+        if spec is None or (seen.is_done and not seen.deleting):
+            self._watchlist.forget(key)
+            return await self._with_place(seen, None, key.namespace)
+        source = self._sources[key] = await self._source(key, spec, deleting=seen.deleting)
+        seen = replace(seen, collection=source.state, why=source.why)
+        seen = replace(seen, task=_task(spec, source.spec))
+        if source.look is not None and source.look.facts is not None:
+            apps, missing = await self._applications(key, uid)
+            seen = replace(seen, job=await self._job(key, seen, spec, source, apps, missing, status))
+        return await self._with_place(seen, seen.record, key.namespace)
+
+    def plan(self, observed: SnapshotFacts) -> Decision:
+        """Returns the next step. Pure."""
+        return snapshot.plan(observed, self._settings.rhythm)
+
+    async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
+        """Applies a step: changes the record, the Spark job or the files."""
+        if isinstance(step, RemoveFiles):
+            await self._remove(key, body, step.folder)
+            return
+        catalog = self._sources[key].catalog
+        assert catalog is not None
+        match step:
+            case StartJob() | RetryJob() | LaunchAttempt():
+                with self._slots.taken(key) as there:
+                    # If another job has taken the last slot, the next reconciliation shows that it waits.
+                    if there:
+                        try:
+                            await self._launch(key, body, catalog, step)
+                        except NotInstalled as error:
+                            # The next reconciliation shows that it is missing.
+                            log.warning("%s", error)
+            case FailAttempt():
+                await self._fail(key, catalog, step)
+            case ForgetRuns():
+                await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
+            case _:
+                raise AssertionError(step)
+
+    async def gone(self, key: ObjectKey) -> None:
+        """Forgets the object."""
+        self._cache.drop(key)
+        self._index.drop(key)
+        self._watchlist.forget(key)
+        self._sources.pop(key, None)
+        self._removed.pop(key, None)
+
+    async def _source(self, key: ObjectKey, spec: CollectionSnapshotSpec, *, deleting: bool) -> _Source:
+        """Reads the collection, its Catalog and its store."""
+        collection = ObjectKey(Kind.STORAGE_COLLECTION, key.namespace, spec.collection_ref.name)
+        try:
+            body = await self.services.kube.get(collection)
+        except Gone:
+            return _Source(CollectionState.MISSING)
+        wanted, problem = parse_spec(StorageCollectionSpec, body)
+        if wanted is None:
+            return _Source(CollectionState.UNREADABLE, f"{problem}; correct its spec")
+        catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
+        found = _Source(CollectionState.UNREADABLE, spec=wanted, catalog=catalog)
+        try:
+            catalog_body = await self.services.kube.get(catalog)
+        except Gone:
+            return replace(found, why=f"there is no Catalog '{catalog.name}'")
+        opening = self._stores.opened(catalog)
+        found = replace(found, catalog_body=catalog_body, opening=opening)
+        if opening is None:
+            state = CollectionState.OPENING if is_ready(catalog_body.get("status", {})) else found.state
+            return replace(
+                found, state=state, why=f"Catalog '{catalog.name}' is not open; check its conditions"
+            )
+        _, problem = parse_part(SparkTemplate, catalog_body, "spark")
+        if problem and not deleting:
+            # With another template, a running job would be ended and started again.
+            return replace(found, why=f"Catalog '{catalog.name}': {problem}")
+        if opening.observed or catalog_body["spec"].get("access") == Access.OBSERVED:
+            return replace(found, state=CollectionState.OBSERVED)
+        try:
+            look = await self._watchlist.look(catalog, key, item_name(wanted, collection.name))
+        except (NoSuchSchema, NotReadable) as error:
+            return replace(found, why=str(error))
+        found = replace(found, look=look)
+        facts = look.facts
+        if facts is None:
+            return replace(found, why="it doesn't exist in storage yet; check its conditions")
+        if facts.dropped or not facts.renditions or (is_deleting(body) and not deleting):
+            return replace(found, state=CollectionState.MISSING)
+        if wanted.suspend:
+            return replace(found, state=CollectionState.SUSPENDED)
+        return replace(found, state=CollectionState.READABLE)
+
+    async def _applications(self, key: ObjectKey, uid: str) -> tuple[tuple[AppState, ...], str | None]:
+        """Returns the applications, or why there can't be any."""
+        try:
+            return await self._spark.observe(key, uid), None
+        except NotInstalled as error:
+            return (), str(error)
+
+    async def _job(
+        self,
+        key: ObjectKey,
+        seen: SnapshotFacts,
+        spec: CollectionSnapshotSpec,
+        source: _Source,
+        apps: tuple[AppState, ...],
+        missing: str | None,
+        status: Json,
+    ) -> SnapshotView:
+        """Returns the view for the plan of the job."""
+        assert source.look is not None
+        assert source.look.facts is not None
+        assert source.opening is not None
+        facts, jobs = source.look.facts, source.look.jobs
+        record = next((job for job in jobs if (job.kind, job.slot) == (SNAPSHOT, seen.slot)), None)
+        running = record is not None and record.state is JobState.RUNNING
+        template = _template(spec, source)
+        return SnapshotView(
+            collection_id=facts.collection_id,
+            reachable=not source.opening.storage.on_one_machine or self._settings.storage_shared,
+            missing=missing,
+            objection=self._spark.objection(template),
+            full=await self._full(key, missing),
+            apps=apps,
+            launched=shown_launched(status),
+            stored=facts.active.size if facts.renditions else StoredSize(0, 0),
+            since=facts.since,
+            upper=facts.upper,
+            now=self.services.clock.wall(),
+            request=seen.task,
+            object_name=key.name,
+            template=template,
+            job=record,
+            running=(record,) if record is not None and running else (),
+            waits_for=_other(jobs, seen.slot),
+        )
+
+    async def _full(self, key: ObjectKey, missing: str | None) -> str | None:
+        if missing is not None:
+            return None
+        try:
+            return await self._slots.full(key)
+        except NotInstalled as error:
+            return str(error)
+
+    async def _with_place(
+        self, seen: SnapshotFacts, record: JobRecord | None, namespace: str
+    ) -> SnapshotFacts:
+        """Adds where the files are, and whether the operator may delete them."""
+        folder, destination = None, None if seen.task is None else seen.task.destination
+        if record is not None and "destination" in record.spec:
+            folder = folder_of(str(record.spec["destination"]), record.job_id)
+        elif record is None and seen.shown.location is not None and seen.shown.table is None:
+            folder = above(seen.shown.location)
+        refusal = ""
+        if seen.asks_to_delete and (place := folder or destination) is not None:
+            bounds = Bounds(namespace, self._settings.data_dir, self._settings.allowed_locations)
+            refusal = await asyncio.to_thread(bounds.refusal, place, source=True)
+        elif seen.task is not None and seen.task.iceberg is not None:
+            refusal = _ICEBERG
+        return replace(seen, folder=folder, not_deletable=refusal)
+
+    async def _launch(
+        self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
+    ) -> None:
+        if isinstance(step, LaunchAttempt):
+            job = step.job
+        else:
+            try:
+                job = await self._stores.use(catalog, step.call, lambda handle: store.start(handle, step))
+            except AsOfTooEarly:
+                # The time to read at is no longer readable. The next reconciliation shows this.
+                return
+        source, opening = self._sources[key], self._stores.opened(catalog)
+        if job.state is not JobState.RUNNING or opening is None or source.catalog_body is None:
+            # The next reconciliation shows why.
+            return
+        spec = CollectionSnapshotSpec.model_validate(body["spec"])
+        template = _template(spec, source)
+        reference = CatalogSpec.model_validate(source.catalog_body["spec"]).storage.credentials_secret_ref
+        references = [each for each in (reference, template.env_secret_ref) if each is not None]
+        order = {"partitions": step.tasks, **work_order(job)}
+        launch = Launch(
+            owner=key,
+            owner_uid=body["metadata"]["uid"],
+            job_kind=job.kind,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            arguments=arguments(opening.storage.place, step.collection_id, job, order),
+            template=template,
+            secrets=tuple(dict.fromkeys(each.name for each in references)),
+        )
+        try:
+            await self._spark.launch(launch)
+        except LaunchRefused as error:
+            await self._fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
+            return
+        self._count("launched")
+        log.info("attempt %d of the snapshot is launched", job.attempt)
+
+    async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
+        what = "was stopped" if step.stopped else "failed"
+        log.warning("attempt %d of job %s %s: %s", step.attempt, step.job_id, what, step.error)
+        await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
+        if step.app is not None:
+            await self._spark.cancel(key, step.app)
+            self._count("cancelled")
+        self._count("stopped" if step.stopped else "failed")
+
+    async def _remove(self, key: ObjectKey, body: Json, folder: str) -> None:
+        """Deletes the files. Raises `StorageError` if some are left."""
+        await self._pool.call("remove_snapshot", folder, lambda: _remove(folder))
+        self._removed[key] = body["metadata"]["uid"]
+        note = Note(Reason.DATA_DELETED, f"the files in {folder} are deleted")
+        log.info(note.message)
+        await self.services.events.post(key, body["metadata"]["uid"], note)
+
+    def _count(self, step: str) -> None:
+        self.services.metrics.spark_jobs.labels(SNAPSHOT, step).inc()
+
+
+def _template(spec: CollectionSnapshotSpec, source: _Source) -> SparkTemplate:
+    assert source.spec is not None
+    assert source.catalog_body is not None
+    own, _ = parse_part(SparkTemplate, source.catalog_body, "spark")
+    return effective(own, source.spec.spark, spec.spark)
+
+
+def _task(
+    spec: CollectionSnapshotSpec, collection: StorageCollectionSpec | None
+) -> CollectionSnapshotSpec | None:
+    """Returns the spec with its place. The default is that of the collection's schedule, if it has one."""
+    if spec.destination is not None or spec.iceberg is not None:
+        return spec
+    schedule = None if collection is None else collection.snapshot_schedule
+    if schedule is None:
+        return None
+    return spec.model_copy(update={"destination": schedule.destination, "iceberg": schedule.iceberg})
+
+
+def _other(jobs: tuple[JobRecord, ...], slot: str) -> str | None:
+    """Describes another running job of the collection that must end first."""
+    for job in jobs:
+        if job.kind == SNAPSHOT and job.state is JobState.RUNNING and job.slot != slot:
+            return "another snapshot of the collection"
+    return waits_for(SnapshotView.kind, jobs)
+
+
+def _remove(folder: str) -> None:
+    try:
+        folder_at(folder).remove()
+    except OSError as error:
+        raise StorageError(f"the files in {folder} can't be deleted: {error}") from error
+
+
+def _shown(status: Json) -> CollectionSnapshotStatus:
+    """Returns the current status, or an empty one if another version of the operator wrote it."""
+    try:
+        return CollectionSnapshotStatus.model_validate(status)
+    except ValidationError:
+        return CollectionSnapshotStatus()

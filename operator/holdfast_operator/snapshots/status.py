@@ -1,0 +1,55 @@
+"""The status of a CollectionSnapshot, from its JobRecord. Pure."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.collections import JobRecord, JobState
+from holdfast_operator.api.base import frontier
+from holdfast_operator.api.snapshot import CollectionSnapshotStatus
+from holdfast_operator.api.spark import SparkJobStatus
+from holdfast_operator.jobs.course import SparkView, job_status
+
+
+def status_fields(seen: SparkView, record: JobRecord) -> dict[str, Any]:
+    """Returns the status fields of a snapshot."""
+    done = record.state is JobState.DONE
+    result = record.result if done else {}
+    as_of = result.get("as_of", record.as_of)
+    path = result.get("path")
+    status = CollectionSnapshotStatus(
+        as_of=None if as_of is None else frontier(int(as_of)),
+        location=None if path is None else _url(str(path)),
+        table=result.get("table"),
+        iceberg_snapshot_id=None if "snapshot_id" not in result else str(result["snapshot_id"]),
+        rows=result.get("rows"),
+        checksum=result.get("checksum"),
+        size_bytes=result.get("bytes"),
+        job=SparkJobStatus(**job_status(seen, record)),
+        start_time=_moment(record.started_ms),
+        completion_time=_moment(record.finished_ms) if done else None,
+    )
+    return status.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"conditions", "observed_generation"}
+    )
+
+
+def folder_of(destination: str, job_id: str) -> str:
+    """Returns the URL of the folder in which each attempt of a job has its own folder."""
+    parts = urlsplit(destination)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{job_id}").geturl()
+
+
+def above(location: str) -> str:
+    """Returns the URL of the folder that contains a folder."""
+    parts = urlsplit(location)
+    return parts._replace(path=parts.path.rstrip("/").rpartition("/")[0]).geturl()
+
+
+def _url(path: str) -> str:
+    return Path(path).as_uri() if path.startswith("/") else path
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms // 1000, UTC)
