@@ -104,6 +104,7 @@ def test_status_is_one_picture_of_all_that_is_there(plugin: Plugin) -> None:
         "catalogs": ["demo", "linked"],
         "catalogmigrations": [],
         "storagecollections": ["flights", "lost", "manual"],
+        "collectionsnapshots": [],
     }
     one = plugin.done("status", "catalog/demo").out
     assert "connection    configmap/demo-connection" in one
@@ -185,19 +186,35 @@ def test_a_rendition_takes_over_by_hand(plugin: Plugin) -> None:
     assert plugin.done("holds", "manual", "-o", "json").json == []
 
 
-def test_a_snapshot_is_asked_for_and_the_jobs_template_stays(plugin: Plugin) -> None:
+def test_a_snapshot_is_an_object_and_a_compaction_an_annotation(plugin: Plugin) -> None:
     world = plugin.world
     place = (plugin.folder / "snapshots").as_uri()
-    plugin.done("snapshot", "flights", "--destination", place, "--request-id", "one", "--as-of", "7")
-    world.patch("coll/flights", '{"spec":{"snapshot":{"spark":{"maxAttempts":1}}}}')
-    told = plugin.done("snapshot", "flights", "-o", "json").json["spec"]["snapshot"]
-    assert told["requestId"].startswith("manual-")
-    assert (told["destination"], told["spark"]["maxAttempts"], "asOf" in told) == (place, 1, False)
-    waited = plugin("snapshot", "flights", "--wait")
-    assert (waited.code, "StorageNotShared: Spark pods can't" in waited.err) == (1, True)
-    told = plugin.world.get("coll/flights")["spec"]["snapshot"]
-    twice = plugin("snapshot", "flights", "--request-id", told["requestId"])
+    made = plugin.done("snapshot", "flights", "--destination", place, "--name", "one", "--as-of", "7")
+    assert made.out == "collectionsnapshot.holdfast.dev/one created\n"
+    told = plugin.done("snapshot", "flights", "--destination", place, "-o", "json").json
+    assert told["metadata"]["name"].startswith("flights-")
+    twice = plugin("snapshot", "flights", "--destination", place, "--name", "one")
     assert (twice.code, "already exists" in twice.err) == (2, True)
+    waited = plugin("snapshot", "flights", "--destination", place, "--name", "two", "--wait")
+    assert (waited.code, "StorageNotShared: Spark pods can't" in waited.err) == (1, True)
+    told = plugin.done("status", "snapshot/two").out
+    assert "collection" in told
+    assert "StorageNotShared" in told
+    world.delete("collsnap/one", "collsnap/two", f"collsnap/{_name(world)}")
+    version = world.get("coll/flights")["metadata"]["generation"]
+    waited = plugin("compact", "flights", "--wait")
+    assert (waited.code, "StorageNotShared: Spark pods can't" in waited.err) == (1, True)
+    flights = world.get("coll/flights")
+    assert flights["metadata"]["annotations"]["holdfast.dev/compact"].startswith("manual-")
+    # Nothing that may be in Git has changed.
+    assert flights["metadata"]["generation"] == version
+
+
+def _name(world: Any) -> str:
+    (left,) = (
+        each["metadata"]["name"] for each in world.objects.list("collsnap") if "-" in each["metadata"]["name"]
+    )
+    return str(left)
 
 
 def test_a_catalog_is_made_of_another_one(plugin: Plugin) -> None:
@@ -288,7 +305,10 @@ def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
     assert "last-applied-configuration" not in text
     there = {
         "index.txt",
-        *(f"resources/{kind}.json" for kind in ("catalogs", "catalogmigrations", "storagecollections")),
+        *(
+            f"resources/{kind}.json"
+            for kind in ("catalogs", "catalogmigrations", "storagecollections", "collectionsnapshots")
+        ),
         *("status.txt", "events.json", "connections.json", "crds.json", "versions.json"),
         *("operator/deployments.json", f"operator/{world.namespace}/pods.json"),
     }

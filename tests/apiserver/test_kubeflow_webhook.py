@@ -125,27 +125,34 @@ def test_the_webhook_admits_the_name_of_any_attempt(
         assert name in webhook.asked()
 
 
+def taken(name: str, folder: Path, **spec: Any) -> dict[str, Any]:
+    """A CollectionSnapshot of the collection with the same name."""
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "CollectionSnapshot",
+        "metadata": {"name": name},
+        "spec": {"collectionRef": {"name": name}, "destination": (folder / "out").as_uri(), **spec},
+    }
+
+
 def test_names_that_start_with_a_digit_lead_to_applications(
     world: Any, make_catalog: Make, make_collection: Make, webhook: KubeflowWebhook, tmp_path: Path
 ) -> None:
     world.start("--storage-shared")
-    snapshot = {"snapshot": {"requestId": "first", "destination": (tmp_path / "out").as_uri()}}
-    jobs: dict[str, tuple[str, dict[str, Any]]] = {
-        "1db-flights": ("snapshot", snapshot),
-        "2024.flights": ("compact", {"compaction": {"requestId": "first"}}),
-        "9": ("hydrate", {"rendition": {"shards": 3}, "hydration": {"minimumBytes": 0, "spark": {}}}),
-        LONGEST: ("snapshot", snapshot),
-    }
+    jobs = {"1db-flights": "snapshot", "2024.flights": "compact", "9": "hydrate", LONGEST: "snapshot"}
     # The name in the catalog has a lower limit than the name of the resource.
     made = [make_collection(name, catalogRef={"name": "1db"}, name=name[:100]) for name in jobs]
     make(world, make_catalog("1db"), *made)
-    for each, (_, asked) in zip(made, jobs.values(), strict=True):
-        each["spec"].update(asked)
-    world.apply(*made)
+    _, compacted, filled, _ = made
+    compacted["metadata"]["annotations"] = {"holdfast.dev/compact": "first"}
+    filled["spec"] |= {"rendition": {"shards": 3}, "hydration": {"minimumBytes": 0, "spark": {}}}
+    world.apply(
+        compacted, filled, *(taken(name, tmp_path) for name, job in jobs.items() if job == "snapshot")
+    )
     world.settle(lambda: applications(world).keys() == jobs.keys(), lambda: str(applications(world)))
     for owner, name in applications(world).items():
         stem = owner.replace(".", "-")[:24]
-        assert name.startswith(f"c{stem}-{jobs[owner][0]}-")
+        assert name.startswith(f"c{stem}-{jobs[owner]}-")
         assert name in webhook.asked()
 
 
@@ -155,9 +162,8 @@ def test_a_collection_of_the_catalog_with_the_longest_name_leads_to_an_applicati
     world.start("--storage-shared")
     wanted = make_collection("1db", catalogRef={"name": LONGEST})
     make(world, make_catalog(LONGEST), wanted)
-    wanted["spec"]["snapshot"] = {"requestId": "first", "destination": (tmp_path / "out").as_uri()}
-    world.apply(wanted)
-    world.settle(lambda: "1db" in applications(world), lambda: str(world.status("storagecollection/1db")))
+    world.apply(taken("1db", tmp_path))
+    world.settle(lambda: "1db" in applications(world), lambda: str(world.status("collsnap/1db")))
     assert applications(world)["1db"] in webhook.asked()
 
 
@@ -170,12 +176,7 @@ def test_the_names_of_an_earlier_operator_are_refused_until_it_is_upgraded(
     earlier = world.start("--storage-shared", environment={"PYTHONPATH": plain_path(tmp_path / "earlier")})
     wanted = make_collection("1db-flights", catalogRef={"name": "1db"})
     make(world, make_catalog("1db"), wanted)
-    wanted["spec"]["snapshot"] = {
-        "requestId": "first",
-        "destination": (tmp_path / "out").as_uri(),
-        "spark": {"maxAttempts": 20},
-    }
-    world.apply(wanted)
+    world.apply(taken("1db-flights", tmp_path, spark={"maxAttempts": 20}))
     message = world.events("SnapshotRetrying")[0]["message"]
     assert "its application is refused" in message
     assert 'invalid SparkApplication name "1db-flights-snapshot-' in message

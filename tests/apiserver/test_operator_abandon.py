@@ -172,8 +172,8 @@ def test_a_deletion_that_waits_for_a_catalog_sees_that_it_is_gone(
         world.patch("catalog/demo", '{"spec":{"suspend":true}}')
         for name in ("kept", "doomed"):
             world.wait_for(f"coll/{name}", READY_REASON, "CatalogNotReady")
-        job = {"jobId": "j1", "attempt": 1, "state": "Running", "requestId": "r1", "asOf": 1}
-        running = json.dumps({"status": {"snapshotJob": job}})
+        job = {"jobId": "j1", "attempt": 1, "state": "Running", "requestId": "r1"}
+        running = json.dumps({"status": {"compactionJob": job}})
         world.kubectl("patch", "coll/kept", "--subresource=status", "--type=merge", "-p", running)
         world.wait_for("coll/kept", ".metadata.finalizers", [FINALIZER])
         world.delete("coll/kept", "coll/doomed", wait=False)

@@ -99,7 +99,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
         ),
         lambda url: make_catalog(restoreFrom={"dump": {"url": url}}),
         lambda url: make_collection(restoreFrom={"snapshot": url}),
-        lambda url: make_collection(snapshot={"requestId": "a", "destination": url}),
+        lambda url: make_collection(snapshotSchedule={"schedule": "@daily", "destination": url}),
     )
     for made, message in (
         (make_catalog(organizationId="ACME"), "must be a UUID in lower case, such as 4f2c"),
@@ -144,14 +144,14 @@ def test_the_api_server_refuses_what_has_no_meaning(
             "must be a number with ms, s, m, h or d",
         ),
         (
-            make_collection(snapshot={"requestId": "a", "destination": "x"}),
+            make_collection(snapshotSchedule={"schedule": "@daily", "destination": "x"}),
             "must be a URL like s3://bucket/prefix",
         ),
         (
-            make_collection(snapshot={"requestId": "a", "destination": "gs://bucket/x"}),
+            make_collection(snapshotSchedule={"schedule": "@daily", "destination": "gs://bucket/x"}),
             "must be a URL like s3://bucket/prefix, or file:///folder for a folder that all pods share",
         ),
-        (make_collection(snapshot={"requestId": "a"}), "give either destination or iceberg"),
+        (make_collection(snapshotSchedule={"schedule": "@daily"}), "give either destination or iceberg"),
         (
             make_collection(
                 snapshotSchedule={
@@ -163,14 +163,16 @@ def test_the_api_server_refuses_what_has_no_meaning(
             "give either destination or iceberg",
         ),
         (
-            make_collection(snapshot={"requestId": "a", "iceberg": {"catalog": "shop", "table": "b"}}),
+            make_collection(
+                snapshotSchedule={"schedule": "@daily", "iceberg": {"catalog": "shop", "table": "b"}}
+            ),
             "iceberg.table",
         ),
         *(
             (
                 make_collection(
-                    snapshot={
-                        "requestId": "a",
+                    snapshotSchedule={
+                        "schedule": "@daily",
                         "iceberg": {"catalog": "shop", "table": "a.b", "properties": properties},
                     }
                 ),
@@ -194,8 +196,10 @@ def test_the_api_server_refuses_what_has_no_meaning(
             for settings, says in SPARK_CONF
         ),
         (
-            make_collection(compaction={"requestId": "a", "spark": {"sparkConf": {"spark.master": "x"}}}),
-            "spec.compaction.spark.sparkConf: Invalid value",
+            make_collection(
+                compactionSchedule={"schedule": "@daily", "spark": {"sparkConf": {"spark.master": "x"}}}
+            ),
+            "spec.compactionSchedule.spark.sparkConf: Invalid value",
         ),
         *(
             (make_collection(snapshotSchedule={"destination": "file:///x", **each}), message)

@@ -112,7 +112,7 @@ def test_an_object_is_one_snapshot_and_its_deletion_deletes_the_files(
     version = world.get("collsnap/one")["metadata"]["resourceVersion"]
     world.apply(one)
     assert world.get("collsnap/one")["metadata"]["resourceVersion"] == version
-    for change in ({"asOf": 61}, {"destination": "file:///elsewhere"}, {"spark": {"image": "x:1"}}):
+    for change in ({"asOf": 61}, {"destination": "file:///elsewhere"}, {"spark": {"maxAttempts": 2}}):
         with pytest.raises(KubectlError, match="only deletionPolicy can change"):
             world.patch("collsnap/one", json.dumps({"spec": change}))
 
@@ -176,7 +176,7 @@ def test_what_can_not_be_written_is_told_and_starts_nothing(
     assert "there is no StorageCollection 'missing'" in world.wait_stalled(
         "collsnap/lost", "CollectionNotFound"
     )
-    assert "set spec.destination" in world.wait_stalled("collsnap/nowhere", "NoDestination")
+    assert "with spec.destination" in world.wait_stalled("collsnap/nowhere", "NoDestination")
     world.wait_stalled("collsnap/forbidden", "LocationNotAllowed")
     world.wait_for("collsnap/early", READY, "SnapshotNotReadable")
     message = world.condition("collsnap/early", "Reconciling")["message"]

@@ -133,17 +133,22 @@ class Demo:
         """Write the collection as of one time to Parquet, with Spark."""
         self.screen.act("5. Snapshot with Spark")
         destination = self.folder / "snapshots"
-        request = {"requestId": "demo-1", "asOf": MARCH, "destination": destination.as_uri()}
-        patch = json.dumps({"spec": {"snapshot": request}})
-        self.kubectl("patch", "storagecollection", COLLECTION, "--type=merge", "-p", patch)
+        asked = {"collectionRef": {"name": COLLECTION}, "asOf": MARCH, "destination": destination.as_uri()}
+        taken = {
+            "apiVersion": "holdfast.dev/v1alpha1",
+            "kind": "CollectionSnapshot",
+            "metadata": {"name": "demo-1"},
+            "spec": asked,
+        }
+        self.cluster.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(taken))
         self.screen.say("a SparkApplication runs real Spark on the collection ...")
 
         def done(status: dict[str, Any]) -> bool:
-            return bool((status.get("lastSnapshot") or {}).get("requestId") == "demo-1")
+            return bool((status.get("lastSnapshot") or {}).get("name") == "demo-1")
 
         last = self.await_status(COLLECTION, done, timeout=240)["lastSnapshot"]
         self.show("get", "sparkapplications", "-n", NAMESPACE)
-        manifest = verify_snapshot(last["destination"])
+        manifest = verify_snapshot(last["location"])
         expected = flights.as_of(self.input, MARCH).height
         self.screen.check(
             "the snapshot's checksum and row count hold", manifest.rows == expected, manifest.rows

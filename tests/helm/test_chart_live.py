@@ -267,24 +267,36 @@ def seen(plane: ControlPlane, release: Release, objects: Objects, log_folder: Pa
         writer = controller.writer(objects.get("coll/flights")["status"]["collectionId"], purpose="test")
         rows = {"id": pa.array([1], pa.int64()), "_time": pa.array([50], pa.uint64())}
         writer.append(pa.table(rows), writer.upper(), 100)
-    done = '.status.conditions[?(@.type=="SnapshotCompleted")].reason'
-    for kind, face in SPARK.items():
+    for number, (kind, face) in enumerate(SPARK.items()):
         if face is not None:
             install_crd(plane, face)
             watch = Asked(face.group, face.plural, "watch")
             until(lambda watch=watch: asked_for(watch, log_folder, release), f"{face.group} is watched")  # type: ignore[misc]
-        asked = {
-            "requestId": kind,
-            "destination": (folder / "out").as_uri(),
-            "spark": {"startDeadline": "5s", "maxAttempts": 1},
-        }
-        objects.patch("coll/flights", {"spec": {"snapshot": asked}})
-        objects.wait_for("coll/flights", ".status.snapshotJob.requestId", kind)
-        objects.wait_for("coll/flights", done, "SnapshotRunning")
-        moments["snapshot"] = objects.get("coll/flights")
+        name = f"s{number}"
+        taken = resource(
+            "CollectionSnapshot",
+            name,
+            collectionRef={"name": "flights"},
+            destination=(folder / "out").as_uri(),
+            spark={"startDeadline": "5s", "maxAttempts": 1},
+        )
+        plane.apply(taken)
+        objects.wait_for(f"collsnap/{name}", ready, "SnapshotRunning")
+        moments["snapshot"] = objects.get(f"collsnap/{name}")
         # Nobody runs Spark here: the attempt is given up and its application deleted.
-        objects.wait_for("coll/flights", done, "SnapshotFailed")
+        objects.wait_for(f"collsnap/{name}", ready, "SnapshotFailed")
         until(lambda kind=kind: objects.list(kind) == [], f"of {kind} none is left")  # type: ignore[misc]
+
+    # A schedule creates the snapshot of a run that is due, and deletes failed ones of earlier runs.
+    objects.patch("collsnap/s0", {"metadata": {"labels": {"holdfast.dev/schedule-of": "flights"}}})
+    schedule = {"schedule": "@yearly", "destination": (folder / "out").as_uri()}
+    objects.patch("coll/flights", {"spec": {"snapshotSchedule": schedule}})
+    objects.wait_for("coll/flights", ".status.snapshotSchedule.missedRuns", 0)
+    due = json.dumps({"status": {"snapshotSchedule": {"nextScheduleTime": "2020-01-01T00:00:00Z"}}})
+    plane.kubectl("-n", APPS, "patch", "coll/flights", "--subresource=status", "--type=merge", "-p", due)
+    objects.wait_gone("collsnap/s0")
+    objects.patch("coll/flights", {"spec": {"snapshotSchedule": None}})
+    objects.delete(*(f"collsnap/{each['metadata']['name']}" for each in objects.list("collsnap")))
 
     plane.apply(resource("CatalogMigration", "move", catalogRef={"name": "demo"}, target="Persist"))
     objects.wait_for("catmig/move", stalled, "CatalogNotLinked")
@@ -389,7 +401,7 @@ def test_a_spark_driver_asks_for_all_that_its_role_grants_and_for_nothing_else(
         ("ready", "Healthy", "Current"),
         ("collection", "Healthy", "Current"),
         ("suspended", "Suspended", "Current"),
-        ("snapshot", "Healthy", "Current"),
+        ("snapshot", "Progressing", "InProgress"),
         ("migration", "Degraded", "Failed"),
     ],
 )
@@ -519,16 +531,7 @@ def test_upgrades_leave_live_resources_alone_and_uninstalling_nothing_stuck(
         assert f"kubectl delete {KINDS} --all --namespace {APPS}" in told
         # The operator is still there to do it.
         assert release.deployment()["metadata"].get("deletionTimestamp") is None
-        plane.kubectl(
-            *(
-                "delete",
-                "collectionsnapshots,catalogmigrations,storagecollections,catalogs",
-                "--all",
-                "-n",
-                APPS,
-            ),
-            "--timeout=120s",
-        )
+        plane.kubectl("delete", KINDS, "--all", "-n", APPS, "--timeout=120s")
         release.helm("uninstall", RELEASE, "--timeout", "120s")
         assert "you can uninstall the operator" in runner.outputs[f"{RELEASE}-predelete"]
     release.operators[-1].stop()
@@ -542,7 +545,7 @@ def test_upgrades_leave_live_resources_alone_and_uninstalling_nothing_stuck(
     assert kinds - {("Lease", RELEASE)} == {("PersistentVolumeClaim", RELEASE)}
     helm.run("uninstall", "holdfast-crds", cluster=plane)
     crds = json.loads(plane.kubectl("get", "crd", "-l", "app.kubernetes.io/name=holdfast", "-o", "json"))
-    assert len(crds["items"]) == 3
+    assert len(crds["items"]) == 4
     assert not any("deletionTimestamp" in each["metadata"] for each in crds["items"])
 
 

@@ -158,7 +158,7 @@ END
     """,
     (
         "docs/how-to/alerts.md",
-        "kubectl get catalogs,catalogmigrations,storagecollections --all-namespaces \\",
+        "kubectl get catalogs,catalogmigrations,storagecollections,collectionsnapshots --all-namespaces \\",
     ): """
         sed 's/name: demo/name: twin/' crds/samples/catalog-demo.yaml | kubectl apply -f -
         kubectl wait catalog/twin --for=condition=Stalled --timeout=2m
@@ -189,6 +189,7 @@ END
     """,
     ("docs/how-to/choose-what-runs-spark.md", "helm template spark"): "kubectl create namespace team",
     ("docs/how-to/snapshot-on-a-schedule.md", "kubectl patch coll flights"): _FLIGHTS,
+    ("docs/how-to/back-up-a-collection.md", "kubectl apply -f before-the-import.yaml"): _FLIGHTS,
     ("docs/how-to/compact-with-the-operator.md", "kubectl holdfast compact flights"): _FLIGHTS,
     ("docs/how-to/ingest-with-the-operator.md", "kubectl create secret generic kafka"): _DEMO,
     ("docs/how-to/let-one-process-write.md", "kubectl annotate --overwrite catalog/demo"): _DEMO,

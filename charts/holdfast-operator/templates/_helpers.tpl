@@ -97,6 +97,9 @@ in other namespaces.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, create, patch]
+- apiGroups: [holdfast.dev]
+  resources: [collectionsnapshots]
+  verbs: [create, delete]
 {{- if .Values.spark.enabled }}
 {{- $adapter := .Values.spark.adapter }}
 {{- if has $adapter (list "auto" "kubeflow") }}

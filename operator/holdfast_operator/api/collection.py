@@ -80,13 +80,14 @@ class CollectionRetention(ApiModel):
 class CollectionRestore(ApiModel):
     """The data that replaces the contents of the collection."""
 
-    snapshot: str = Field(
+    snapshot: str | None = Field(
+        default=None,
         min_length=1,
         max_length=2048,
-        description="URL of the folder that holds a snapshot and its manifest: "
-        "status.lastSnapshot.destination of the collection that the snapshot was made of. Either a file:// "
-        "URL below the namespace's folder on the operator's own volume, or an s3:// URL. The operator reads "
-        "it with its own credentials, and only from locations that it allows for catalogs.",
+        description="URL of the folder that holds a snapshot and its manifest: status.location of a "
+        "CollectionSnapshot, which may be gone. Either a file:// URL below the namespace's folder on the "
+        "operator's own volume, or an s3:// URL. The operator reads it with its own credentials, and only "
+        "from locations that it allows for catalogs.",
         json_schema_extra=validations(
             (
                 "self.matches('^(file:///|s3://[^/]).+')",
@@ -95,18 +96,20 @@ class CollectionRestore(ApiModel):
             *NO_SECRETS,
         ),
     )
+    snapshot_ref: LocalReference | None = Field(
+        default=None,
+        description="Instead of snapshot: the CollectionSnapshot to restore. It must be Ready until the "
+        "restore is done. A CollectionSnapshot that is created again under the same name never restores "
+        "again.",
+    )
     _no_secrets = field_validator("snapshot")(without_secrets)
 
-
-class JobRequest(ApiModel):
-    """Requests one job. A new `requestId` requests another one."""
-
-    request_id: str = Field(
-        min_length=1,
-        max_length=63,
-        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
-        description="Id of this request. The same id never runs twice. A new id requests another job.",
-    )
+    @property
+    def value(self) -> str:
+        """The snapshot to restore, as text. The same text never restores twice."""
+        if self.snapshot_ref is not None:
+            return f"CollectionSnapshot {self.snapshot_ref.name}"
+        return self.snapshot or ""
 
 
 class IcebergTable(ApiModel):
@@ -134,8 +137,12 @@ class IcebergTable(ApiModel):
     )
 
 
-_ONE_PLACE = validations(
+_SCHEDULED_PLACE = validations(
     ("has(self.destination) != has(self.iceberg)", "give either destination or iceberg"),
+    (
+        "!has(self.iceberg) || self.deletionPolicy == 'Retain'",
+        "deletionPolicy Delete needs a destination: the operator deletes no rows of an Iceberg table",
+    ),
 )
 
 
@@ -182,23 +189,26 @@ class SnapshotTask(SparkTask):
         return {"destination": self.destination}
 
 
-class SnapshotRequest(SnapshotTask, JobRequest):
-    """Requests one snapshot."""
-
-    as_of: int | None = Field(
-        default=None,
-        ge=0,
-        description="The time to read at, in milliseconds since 1970. The default is the latest complete "
-        "time.",
-    )
-
-
 class SnapshotSchedule(SnapshotTask, CronSchedule):
-    """Requests a snapshot at each time of a schedule. Each reads at the latest complete time."""
+    """Creates a CollectionSnapshot at each time of a schedule. Each reads at the latest complete time."""
 
-
-class CompactionRequest(SparkTask, JobRequest):
-    """Requests one compaction."""
+    keep_last: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="How many Ready snapshots of this schedule to keep. Older ones are deleted, with what "
+        "deletionPolicy says. Without keepLast and keepFor, all are kept.",
+    )
+    keep_for: Period | None = Field(
+        default=None,
+        description="How long to keep snapshots of this schedule, from their scheduled time, e.g. 30d. The "
+        "latest Ready one is always kept.",
+    )
+    deletion_policy: DeletionPolicy = Field(
+        default=DeletionPolicy.RETAIN,
+        description="The deletionPolicy of new snapshots: Delete deletes the files of snapshots that are no "
+        "longer kept. Retain deletes only the resources, and keeps the files.",
+    )
 
 
 class CompactionSchedule(SparkTask, CronSchedule):
@@ -284,27 +294,18 @@ class StorageCollectionSpec(ApiModel):
         description="In what the Spark jobs of this collection differ from spec.spark of its Catalog.",
         json_schema_extra=UNSEEN,
     )
-    snapshot: SnapshotRequest | None = Field(
-        default=None,
-        description="Requests one snapshot, which a Spark job writes.",
-        json_schema_extra=_ONE_PLACE,
-    )
     snapshot_schedule: SnapshotSchedule | None = Field(
         default=None,
-        description="Requests snapshots on a cron schedule, in addition to spec.snapshot. Runs are missed "
-        "while the operator is down, the collection is suspended, or the previous run is not finished. Of "
-        "the missed runs, only the latest is made up for.",
-        json_schema_extra=_ONE_PLACE,
-    )
-    compaction: CompactionRequest | None = Field(
-        default=None,
-        description="Requests one compaction: a Spark job merges the batches of each shard into one. The "
-        "contents stay the same at all readable times. The job waits for other Spark jobs of the collection.",
+        description="Creates CollectionSnapshots on a cron schedule, and deletes old ones. Runs are missed "
+        "while the operator is down, the collection is suspended, or the previous snapshot is not finished. "
+        "Of the missed runs, only the latest is made up for.",
+        json_schema_extra=_SCHEDULED_PLACE,
     )
     compaction_schedule: CompactionSchedule | None = Field(
         default=None,
-        description="Requests compactions on a cron schedule, in addition to spec.compaction. Of the missed "
-        "runs, at most one is made up for, as with spec.snapshotSchedule.",
+        description="Requests compactions on a cron schedule: a Spark job merges the batches of each shard "
+        "into one. The contents stay the same at all readable times. The job waits for other Spark jobs of "
+        "the collection. Of the missed runs, at most one is made up for, as with spec.snapshotSchedule.",
     )
     restore_from: CollectionRestore | None = Field(
         default=None,
@@ -312,6 +313,9 @@ class StorageCollectionSpec(ApiModel):
         "From that time on, rows that were written after the snapshot are gone. A new collection starts with "
         "the snapshot's contents. With spec.source, the snapshot must have the positions in the source, "
         "which is read from there on. The same value never restores twice, and removing it changes nothing.",
+        json_schema_extra=validations(
+            ("has(self.snapshot) != has(self.snapshotRef)", "give either snapshot or snapshotRef")
+        ),
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
@@ -333,15 +337,12 @@ class StorageCollectionSpec(ApiModel):
 class SnapshotStatus(ApiModel):
     """The last snapshot that was committed."""
 
-    request_id: str = Field(description="Id of its request.")
+    name: str = Field(description="Name of its CollectionSnapshot.")
     as_of: Frontier = Field(description="The time at which the collection was read.")
-    destination: str = Field(description="The folder that holds it, or the folder of the Iceberg table.")
+    location: str = Field(description="The folder that holds it, or the location of the Iceberg table.")
     table: str | None = Field(default=None, description="The Iceberg table, with the name of its catalog.")
-    snapshot_id: str | None = Field(default=None, description="Id of the Iceberg snapshot.")
     rows: int | None = Field(default=None, description="Number of rows.")
     checksum: str | None = Field(default=None, description="Checksum of the rows.")
-    job_id: str = Field(description="Id of the JobRecord.")
-    attempt: int = Field(description="The attempt that committed it.")
 
 
 class CompactionStatus(ApiModel):
@@ -364,13 +365,6 @@ class CompactionStatus(ApiModel):
     attempt: int = Field(description="The attempt that committed it.")
 
 
-class SnapshotJobStatus(SparkJobStatus):
-    """The job of a requested snapshot."""
-
-    request_id: str = Field(description="Id of its request.")
-    as_of: Frontier = Field(description="The time at which it reads the collection.")
-
-
 class CompactionJobStatus(SparkJobStatus):
     """The job of a requested compaction."""
 
@@ -380,7 +374,9 @@ class CompactionJobStatus(SparkJobStatus):
 class SnapshotScheduleStatus(ScheduleStatus):
     """The state of a schedule of snapshots."""
 
-    job: SnapshotJobStatus | None = Field(default=None, description="The job of the last run that started.")
+    last_snapshot: str | None = Field(
+        default=None, description="Name of the CollectionSnapshot that the last run created."
+    )
 
 
 class CompactionScheduleStatus(ScheduleStatus):
@@ -426,17 +422,17 @@ class StorageCollectionStatus(Status):
         default=None, description="Number of holds, if not all of them are shown."
     )
     bytes: int | None = Field(default=None, description="Stored bytes of all renditions.")
-    snapshot_job: SnapshotJobStatus | None = Field(
-        default=None, description="The job of the snapshot that spec.snapshot requests."
-    )
     snapshot_schedule: SnapshotScheduleStatus | None = Field(
         default=None, description="State of spec.snapshotSchedule."
     )
     last_snapshot: SnapshotStatus | None = Field(
         default=None, description="The last snapshot that was committed."
     )
+    compaction_request: str | None = Field(
+        default=None, description="Id of the request in the annotation holdfast.dev/compact, once it is seen."
+    )
     compaction_job: CompactionJobStatus | None = Field(
-        default=None, description="The job of the compaction that spec.compaction requests."
+        default=None, description="The job of the compaction that the annotation requests."
     )
     compaction_schedule: CompactionScheduleStatus | None = Field(
         default=None, description="State of spec.compactionSchedule."

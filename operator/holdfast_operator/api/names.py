@@ -46,6 +46,17 @@ ANNOTATION_ABANDON: Final = f"{GROUP}/abandon"
 """On a resource that is being deleted: its uid makes the operator release the resource without touching its
 data. The operator never removes the annotation."""
 
+ANNOTATION_COMPACT: Final = f"{GROUP}/compact"
+"""On a StorageCollection: a new value requests one compaction. The same value never runs twice. The operator
+never removes the annotation, which `kubectl holdfast compact` sets."""
+
+ANNOTATION_SCHEDULED: Final = f"{GROUP}/scheduled-time"
+"""On a CollectionSnapshot that a schedule created: the time of the run."""
+
+LABEL_SCHEDULE: Final = f"{GROUP}/schedule-of"
+"""On a CollectionSnapshot that a schedule created: the name of the StorageCollection, or a hash of a longer
+name. The schedule deletes old snapshots with this label."""
+
 ANNOTATION_OPEN: Final = f"{GROUP}/open-with"
 """On the ConfigMap of a Catalog: the library call that opens the catalog."""
 
@@ -97,16 +108,13 @@ class ConditionType(StrEnum):
     STALLED = "Stalled"
     """True: you have to do something. The message says what."""
 
-    SNAPSHOT_COMPLETED = "SnapshotCompleted"
-    """For `spec.snapshot`. True: the snapshot is done. Unknown: it is in progress. False: it was given up."""
-
     SCHEDULED_SNAPSHOT_COMPLETED = "ScheduledSnapshotCompleted"
-    """For the last run of `spec.snapshotSchedule`. True: it is done. Unknown: it is in progress, or no run
-    has started yet. False: it was given up, or the schedule is invalid."""
+    """For the last CollectionSnapshot of `spec.snapshotSchedule`. True: it is Ready. Unknown: it is in
+    progress, or no run has started yet. False: it is Stalled, or the schedule is invalid."""
 
     COMPACTION_COMPLETED = "CompactionCompleted"
-    """For `spec.compaction`. True: the compaction is done. Unknown: it is in progress. False: it was given
-    up."""
+    """For the annotation `holdfast.dev/compact`. True: the compaction is done. Unknown: it is in progress.
+    False: it was given up."""
 
     SCHEDULED_COMPACTION_COMPLETED = "ScheduledCompactionCompleted"
     """For the last run of `spec.compactionSchedule`. True: it is done. Unknown: it is in progress, or no run
@@ -419,7 +427,7 @@ class Reason(StrEnum):
     """The last attempt of the snapshot failed. The next one follows."""
 
     SNAPSHOT_FAILED = "SnapshotFailed"
-    """The snapshot was given up. A new `requestId` requests it again. A schedule continues with its next
+    """The snapshot was given up. Create another CollectionSnapshot. A schedule continues with its next
     run."""
 
     SNAPSHOT_NOT_READABLE = "SnapshotNotReadable"
@@ -430,6 +438,10 @@ class Reason(StrEnum):
 
     COLLECTION_NOT_READY = "CollectionNotReady"
     """The StorageCollection of a CollectionSnapshot can't be read yet. The message says why."""
+
+    SNAPSHOT_NOT_READY = "SnapshotNotReady"
+    """The CollectionSnapshot that `spec.restoreFrom` names doesn't exist, isn't Ready, or can't be
+    restored."""
 
     NO_DESTINATION = "NoDestination"
     """A CollectionSnapshot names no place to write to, and its StorageCollection has no schedule that names
@@ -452,8 +464,8 @@ class Reason(StrEnum):
     """The last attempt of the compaction failed. The next one follows."""
 
     COMPACTION_FAILED = "CompactionFailed"
-    """The compaction was given up. A new `requestId` requests it again. A schedule continues with its next
-    run."""
+    """The compaction was given up. `kubectl holdfast compact` requests another one. A schedule continues with
+    its next run."""
 
     INVALID_SCHEDULE = "InvalidSchedule"
     """A schedule never occurs, or its time zone is unknown. Nothing runs until you correct it."""

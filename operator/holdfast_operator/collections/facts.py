@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
+from typing import Any
 
 from holdfast.collections import CollectionInfo, JobRecord, Recipe, RenditionState
 from holdfast.collections.record.comments import Comments
@@ -12,6 +13,7 @@ from holdfast.ingest.kept import SourceProgress
 from holdfast.persist import Schema, StoredSize
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.collections.snapshot_schedule import SnapshotScheduleView
 from holdfast_operator.engine.deletion import NO_DELETION, Deletion
 from holdfast_operator.jobs.hydration import HydrationsView
 from holdfast_operator.jobs.ingestion import SourceView
@@ -119,6 +121,15 @@ class CollectionFacts:
     def bytes(self) -> int:
         """The stored bytes of all renditions."""
         return sum(each.bytes for each in self.renditions)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlace:
+    """Where the snapshot to restore is."""
+
+    url: str = ""
+    problem: str = ""
+    """Why it can't be restored yet, and what to do. Empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +254,12 @@ class CollectionView:
     """The time up to which the retention releases history. None if it isn't limited."""
     asked: tuple[RequestedView, ...] = ()
     """The requested jobs, by kind."""
+    restore_place: SnapshotPlace | None = None
+    """Where the snapshot to restore is. None if there is nothing to restore."""
+    snapshots: SnapshotScheduleView | None = None
+    """The schedule of snapshots. None without one."""
+    last_snapshot: Mapping[str, Any] = field(default_factory=dict)
+    """The status field of the last committed snapshot."""
     snapshots_running: tuple[JobRecord, ...] = ()
     """The running jobs of its CollectionSnapshots."""
     hydrations: HydrationsView | None = None

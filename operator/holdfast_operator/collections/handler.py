@@ -2,8 +2,9 @@
 
 import itertools
 import logging
+from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from holdfast.collections import JobState, RenditionState
@@ -13,20 +14,35 @@ from holdfast.ingest.kept import SourceProgress
 from holdfast.persist import StoredSize
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
-from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.api.names import ANNOTATION_COMPACT, LABEL_SCHEDULE, Kind, Reason
 from holdfast_operator.api.spark import SparkTemplate, effective
 from holdfast_operator.catalogs.facts import NotReadable, Opening
 from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import plan as collection
-from holdfast_operator.collections import store
-from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, NoSuchSchema
+from holdfast_operator.collections import snapshot_schedule, store
+from holdfast_operator.collections.facts import (
+    CatalogState,
+    CollectionFacts,
+    CollectionView,
+    NoSuchSchema,
+    SnapshotPlace,
+)
 from holdfast_operator.collections.long_steps import LongSteps
 from holdfast_operator.collections.plan import change_message, item_name
 from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.collections.renditions import is_long_over
-from holdfast_operator.collections.restore import begins_with_snapshot
+from holdfast_operator.collections.restore import begins_with_snapshot, place_of, restore_asked
 from holdfast_operator.collections.snapshot_index import SnapshotIndex
+from holdfast_operator.collections.snapshot_schedule import (
+    CreateSnapshot,
+    DeleteSnapshot,
+    SnapshotScheduleView,
+    last_snapshot,
+    schedule_label,
+    scheduled_snapshots,
+    snapshot_body,
+)
 from holdfast_operator.collections.spark_work import (
     KINDS,
     VIEWS,
@@ -52,8 +68,8 @@ from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
-from holdfast_operator.engine.kube import Gone, ObjectKey
-from holdfast_operator.engine.resources import has_finalizer, is_deleting
+from holdfast_operator.engine.kube import Exists, Gone, ObjectKey, resource_type
+from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_part, parse_spec
 from holdfast_operator.engine.status_writer import is_ready
 from holdfast_operator.engine.steps import Decision, KeepCatalog, Settle, StoreChange, reconciling
@@ -67,7 +83,6 @@ from holdfast_operator.jobs.course import (
     shown_running,
 )
 from holdfast_operator.jobs.scheduled import shown_in
-from holdfast_operator.jobs.snapshot import is_of_object
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.credentials import forget_secrets, missing_secret
 from holdfast_operator.sparkapps.adapter import (
@@ -161,7 +176,7 @@ class CollectionHandler(Handler[CollectionView]):
         if blank.deletion.abandoned or (leaves and blank.deletion.overdue):
             # The deletion no longer waits for a store that doesn't respond.
             return blank
-        busy = may_have_driver(spec, status) or self._snapshots.waiting_for(key)
+        busy = may_have_driver(spec, compact_request(body), status) or self._snapshots.waiting_for(key)
         if (spec.suspend or leaves) and not busy:
             return blank
         return await self._look_into(blank, spec, opening, key, body)
@@ -256,12 +271,12 @@ class CollectionHandler(Handler[CollectionView]):
         self._measure(key, facts)
         if is_long_over(facts, spec):
             self._long.make_way(key)
-        status = body.get("status", {})
+        status, compact = body.get("status", {}), compact_request(body)
         shared = SparkView(
             collection_id=facts.collection_id,
             reachable=not opening.storage.on_one_machine or self._settings.storage_shared,
             missing=missing,
-            full=await self._full(key, spec, missing),
+            full=await self._full(key, spec, compact, missing),
             no_secret=await missing_secret(self.services.kube, key, secrets_of(spec)),
             apps=apps,
             launched=shown_launched(status),
@@ -292,13 +307,33 @@ class CollectionHandler(Handler[CollectionView]):
             seen,
             hydrations=hydrations_view(shared, spec, base, look.jobs, here, takes),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
-            asked=tuple(requested_view(view, shared, spec, base, status, look.jobs, takes) for view in VIEWS),
+            asked=tuple(
+                requested_view(view, shared, spec, compact, base, status, look.jobs, takes) for view in VIEWS
+            ),
+            snapshots=await self._scheduled(key, spec, status, seen.now),
+            last_snapshot=last_snapshot(look.jobs),
+            restore_place=await self._restore_place(key, spec, facts),
             snapshots_running=tuple(
-                job for job in look.jobs if is_of_object(job) and job.state is JobState.RUNNING
+                job for job in look.jobs if job.kind == SNAPSHOT and job.state is JobState.RUNNING
             ),
             source=source,
             progress=await self._progress(key, _catalog_key(key, spec), spec, facts),
         )
+
+    async def _restore_place(
+        self, key: ObjectKey, spec: StorageCollectionSpec, facts: CollectionFacts
+    ) -> SnapshotPlace | None:
+        """Returns where the snapshot to restore is. None if there is nothing to restore."""
+        asked = restore_asked(facts, spec)
+        if asked is None or asked.done or spec.restore_from is None:
+            return None
+        if (ref := spec.restore_from.snapshot_ref) is None:
+            return SnapshotPlace(spec.restore_from.snapshot or "")
+        try:
+            body = await self.services.kube.get(ObjectKey(Kind.COLLECTION_SNAPSHOT, key.namespace, ref.name))
+        except Gone:
+            return place_of(ref.name, None)
+        return place_of(ref.name, body)
 
     async def _progress(
         self, key: ObjectKey, catalog: ObjectKey, spec: StorageCollectionSpec, facts: CollectionFacts
@@ -322,15 +357,29 @@ class CollectionHandler(Handler[CollectionView]):
     ) -> tuple[tuple[AppState, ...], str | None]:
         """Returns the applications, or why there can't be any."""
         status = body.get("status", {})
-        if spec.hydration.spark is None and not may_have_driver(spec, status):
+        if spec.hydration.spark is None and not may_have_driver(spec, compact_request(body), status):
             return (), None
         try:
             return await self._spark.observe(key, body["metadata"]["uid"]), None
         except NotInstalled as error:
             return (), str(error)
 
-    async def _full(self, key: ObjectKey, spec: StorageCollectionSpec, missing: str | None) -> str | None:
-        if missing is not None or not wants_jobs(spec):
+    async def _scheduled(
+        self, key: ObjectKey, spec: StorageCollectionSpec, status: Json, now: datetime
+    ) -> SnapshotScheduleView | None:
+        """Returns the view for the plan of the schedule of snapshots. None without one."""
+        if spec.snapshot_schedule is None:
+            return None
+        type_ = resource_type(Kind.COLLECTION_SNAPSHOT)
+        labels = f"{LABEL_SCHEDULE}={schedule_label(key.name)}"
+        there = scheduled_snapshots(await self.services.kube.list(type_, key.namespace, labels=labels))
+        shown = shown_in(status, snapshot_schedule.FIELD)
+        return SnapshotScheduleView(key.name, spec.snapshot_schedule, shown, there, now)
+
+    async def _full(
+        self, key: ObjectKey, spec: StorageCollectionSpec, compact: str, missing: str | None
+    ) -> str | None:
+        if missing is not None or not wants_jobs(spec, compact):
             return None
         try:
             return await self._slots.full(key)
@@ -350,6 +399,12 @@ class CollectionHandler(Handler[CollectionView]):
                         await self._launch(key, body, catalog, step)
             case FailAttempt():
                 await self._fail(key, catalog, step)
+            case CreateSnapshot():
+                await self._create_snapshot(key, body, step)
+            case DeleteSnapshot():
+                type_ = resource_type(Kind.COLLECTION_SNAPSHOT)
+                await self.services.kube.delete(type_, key.namespace, step.name, uid=step.uid)
+                log.info("CollectionSnapshot '%s' is no longer kept", step.name)
             case StoreChange():
                 if isinstance(step, AbortRendition | DropCollection):
                     self._long.stop(key)
@@ -387,7 +442,7 @@ class CollectionHandler(Handler[CollectionView]):
         owner = await self.services.kube.get(catalog)
         own, problem = parse_part(SparkTemplate, owner, "spark")
         base = effective(own, spec.spark)
-        found = template_of(spec, base, job)
+        found = template_of(spec, compact_request(body), base, job)
         if found is None or opening is None or (problem and not is_deleting(body)):
             # The next reconciliation shows why.
             return
@@ -414,6 +469,15 @@ class CollectionHandler(Handler[CollectionView]):
         self._count_job(job.kind, "launched")
         log.info("attempt %d of %s %s is launched", job.attempt, job.kind, job.slot)
 
+    async def _create_snapshot(self, key: ObjectKey, body: Json, step: CreateSnapshot) -> None:
+        spec = StorageCollectionSpec.model_validate(body["spec"])
+        if spec.snapshot_schedule is None:
+            return
+        made = snapshot_body(key.name, key.namespace, spec.snapshot_schedule, step)
+        with suppress(Exists):
+            await self.services.kube.create(resource_type(Kind.COLLECTION_SNAPSHOT), key.namespace, made)
+            log.info("CollectionSnapshot '%s' is created", step.name)
+
     async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
         what = "was stopped" if step.stopped else "failed"
         log.warning("attempt %d of job %s %s: %s", step.attempt, step.job_id, what, step.error)
@@ -430,9 +494,10 @@ class CollectionHandler(Handler[CollectionView]):
         """Also counts the missed runs."""
         super().shown(key, body, before)
         status = body.get("status", {})
-        for kind in KINDS:
-            now, then = (shown_in(each, kind.schedule_field).missed_runs for each in (status, before))
-            self.services.metrics.missed_runs.labels(kind.job).inc(max(now - then, 0))
+        fields = {SNAPSHOT: snapshot_schedule.FIELD, **{kind.job: kind.schedule_field for kind in KINDS}}
+        for job, field in fields.items():
+            now, then = (shown_in(each, field).missed_runs for each in (status, before))
+            self.services.metrics.missed_runs.labels(job).inc(max(now - then, 0))
 
     def _measure(self, key: ObjectKey, facts: CollectionFacts) -> None:
         metrics = self.services.metrics
@@ -440,6 +505,11 @@ class CollectionHandler(Handler[CollectionView]):
         metrics.since.labels(key.namespace, key.name).set(facts.since)
         hydrating = (each for each in facts.renditions if each.state is RenditionState.HYDRATING)
         metrics.show_lags(key.namespace, key.name, {each.id: lag(facts, each) for each in hydrating})
+
+
+def compact_request(body: Json) -> str:
+    """Returns the value of the annotation that requests a compaction, or empty."""
+    return annotation(body, ANNOTATION_COMPACT)
 
 
 def _catalog_key(key: ObjectKey, spec: StorageCollectionSpec) -> ObjectKey:

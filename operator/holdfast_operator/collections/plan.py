@@ -21,7 +21,7 @@ from holdfast.text import one_line
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Reason
-from holdfast_operator.collections import renditions
+from holdfast_operator.collections import renditions, snapshot_schedule
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, ItemName
 from holdfast_operator.collections.item_definition import is_out_of_date
 from holdfast_operator.collections.renditions import RenditionReport, RenditionsView, has_layout, made_of
@@ -191,7 +191,12 @@ def _fields(seen: CollectionView, spec: StorageCollectionSpec, facts: Collection
     jobs = hydration.job_statuses(seen.hydrations, facts.renditions)
     if seen.source is not None:
         jobs = {**jobs, **ingestion.fill_status(seen.source)}
-    return status_fields(facts, seen.item_id, spec, jobs)
+    fields = {**status_fields(facts, seen.item_id, spec, jobs), **seen.last_snapshot}
+    if seen.snapshots is not None:
+        fields[snapshot_schedule.FIELD] = seen.snapshots.shown.model_dump(
+            mode="json", by_alias=True, exclude_none=True
+        )
+    return fields
 
 
 def _without_catalog(
@@ -265,6 +270,11 @@ def _plan_there(
                 return report
             reports.append(report)
             fields.update(report.fields)
+    report = snapshot_schedule.plan(seen.snapshots)
+    if isinstance(report, Decision):
+        return report
+    reports.append(report)
+    fields.update(report.fields)
     if seen.source is not None:
         report = ingestion.plan(seen.source)
         if isinstance(report, Decision):
@@ -273,7 +283,12 @@ def _plan_there(
         fields.update(source_fields(seen.source, seen.progress, report.fields))
     shape = renditions.plan(
         RenditionsView(
-            facts=facts, spec=spec, hydrations=seen.hydrations, shown=dict(seen.shown), now=seen.now
+            facts=facts,
+            spec=spec,
+            restore_place=seen.restore_place,
+            hydrations=seen.hydrations,
+            shown=dict(seen.shown),
+            now=seen.now,
         )
     )
     if isinstance(shape, Decision) and not isinstance(shape, LongChange):
@@ -320,9 +335,8 @@ def _plan_bound(
     )
     text = "the operator runs no jobs in an Observed catalog; let its database process do it"
     asked = {
-        ConditionType.SNAPSHOT_COMPLETED: spec.snapshot,
         ConditionType.SCHEDULED_SNAPSHOT_COMPLETED: spec.snapshot_schedule,
-        ConditionType.COMPACTION_COMPLETED: spec.compaction,
+        ConditionType.COMPACTION_COMPLETED: next((each.request for each in seen.asked), None),
         ConditionType.SCHEDULED_COMPACTION_COMPLETED: spec.compaction_schedule,
         ConditionType.SOURCE_STALLED: spec.source,
     }

@@ -12,6 +12,7 @@ Invariants
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 from holdfast.collections import Recipe, RenditionState
 from holdfast.collections.renditions import MAX_LAG_MS
@@ -21,7 +22,7 @@ from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import FillRecipe, HandoverPolicy, RenditionPhase
-from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts
+from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts, SnapshotPlace
 from holdfast_operator.collections.restore import SPEC_PREFIX, RestoreAsked, restore_asked
 from holdfast_operator.collections.status import lag, phase_of, suspect_message, waits_for
 from holdfast_operator.collections.steps import (
@@ -38,6 +39,9 @@ from holdfast_operator.engine.steps import Decision, reconciling, stalled
 from holdfast_operator.jobs import hydration
 from holdfast_operator.jobs.hydration import HydrationsView
 
+_AGAIN_S: Final = 5.0
+"""How often to look whether the CollectionSnapshot to restore is Ready."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RenditionsView:
@@ -45,6 +49,8 @@ class RenditionsView:
 
     facts: CollectionFacts
     spec: StorageCollectionSpec
+    restore_place: SnapshotPlace | None = None
+    """Where the snapshot to restore is. None if there is nothing to restore."""
     hydrations: HydrationsView | None = None
     shown: dict[str, str] = field(default_factory=dict)
     """The phases in the current status, by id."""
@@ -192,11 +198,14 @@ def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Decision | Ren
     facts, most = seen.facts, seen.spec.most_bytes
     text = f"restoring {restore.snapshot} into rendition {restore.rendition_id}"
     health = reconciling(Reason.RESTORING, text)
+    place = seen.restore_place or SnapshotPlace(restore.snapshot)
+    if place.problem:
+        return RenditionReport(stalled(Reason.SNAPSHOT_NOT_READY, place.problem), after=_AGAIN_S)
     if not seen.shown:
         return RenditionReport(health, at_once=True)
     # The limit is checked only before the restore starts.
     room = None if most is None or restore.there is not None else most - facts.bytes
-    return Restore(facts.collection_id, restore.rendition_id, health, snapshot=restore.snapshot, room=room)
+    return Restore(facts.collection_id, restore.rendition_id, health, snapshot=place.url, room=room)
 
 
 def _plan_creation(seen: RenditionsView, active: RenditionFacts) -> Decision | RenditionReport:

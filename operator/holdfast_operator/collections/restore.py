@@ -1,9 +1,10 @@
 """The restore that `spec.restoreFrom` of a StorageCollection requests, and whether it is done. Pure.
 
 Invariants
-- Each value restores a collection once. The restore creates a rendition whose id is derived from the value,
-  and an id is never used twice. So newer data isn't lost if the status is lost, if the command history is
-  trimmed, or if the resource is deleted and created again over the same data.
+- Each value restores a collection once: a URL, or the name of a CollectionSnapshot, even if that is created
+  again. The restore creates a rendition whose id is derived from the value, and an id is never used twice. So
+  newer data isn't lost if the status is lost, if the command history is trimmed, or if the resource is
+  deleted and created again over the same data.
 - A rendition that was aborted before its handover has restored nothing. The next attempt uses another id.
 """
 
@@ -18,11 +19,14 @@ from holdfast.collections.snapshots.locate import local_folder
 from holdfast.errors import BadInput, StorageError
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec
-from holdfast_operator.api.names import Reason
+from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.rendition import CollectionRestoreStatus, RenditionPhase
 from holdfast_operator.catalogs.facts import NotAllowed
-from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts
+from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts, SnapshotPlace
 from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.kube import Json
+from holdfast_operator.engine.resources import is_deleting
+from holdfast_operator.engine.status_writer import is_ready
 from holdfast_operator.places.bounds import Bounds
 
 SPEC_PREFIX: Final = "spec-"
@@ -43,6 +47,7 @@ class RestoreAsked:
 
     rendition_id: str
     snapshot: str
+    """The value that requests the restore: a URL, or a CollectionSnapshot."""
     there: RenditionFacts | None = None
 
     @property
@@ -55,13 +60,38 @@ def restore_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> Restor
     """Returns the restore that the spec requests, or None."""
     if spec.restore_from is None:
         return None
-    snapshot = spec.restore_from.snapshot
+    snapshot = spec.restore_from.value
     stem = _RESTORE_PREFIX + hashlib.sha256(snapshot.encode()).hexdigest()[:_DIGITS]
     tried = [each for each in facts.renditions if each.id == stem or each.id.startswith(f"{stem}-")]
     for each in tried:
         if each.state is not RenditionState.ABORTED:
             return RestoreAsked(each.id, snapshot, each)
     return RestoreAsked(f"{stem}-{len(tried) + 1}" if tried else stem, snapshot)
+
+
+def place_of(name: str, snapshot: Json | None) -> SnapshotPlace:
+    """Returns where a CollectionSnapshot is. `snapshot` is None if it doesn't exist."""
+    if snapshot is None:
+        return SnapshotPlace(
+            problem=f"there is no CollectionSnapshot '{name}' in this namespace; create it, or correct "
+            "spec.restoreFrom.snapshotRef"
+        )
+    status = snapshot.get("status", {})
+    if is_deleting(snapshot):
+        return SnapshotPlace(problem=f"CollectionSnapshot '{name}' is being deleted; refer to another one")
+    if not is_ready(status) or "location" not in status:
+        marks = (each for each in status.get("conditions", ()) if each.get("type") == ConditionType.READY)
+        why = next((f": {each['message']}" for each in marks), "")
+        return SnapshotPlace(
+            problem=f"CollectionSnapshot '{name}' is not Ready{why}; the restore starts when it is, or refer "
+            "to another one"
+        )
+    if "table" in status:
+        return SnapshotPlace(
+            problem=f"CollectionSnapshot '{name}' is the Iceberg table {status['table']}, which can't be "
+            "restored; refer to one with a destination"
+        )
+    return SnapshotPlace(str(status["location"]))
 
 
 def begins_with_snapshot(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:

@@ -1,5 +1,7 @@
 """The Spark jobs of a StorageCollection: which jobs its spec requests, and the views of their plans. Pure."""
 
+import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
@@ -11,7 +13,7 @@ from holdfast.errors import BadInput
 from holdfast.ingest.credentials import SecretRef
 from holdfast.ingest.made_from import made_from, other_recipe
 from holdfast.ingest.spec import parse
-from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.collection import CompactionSchedule, SparkTask, StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.source import CollectionSource
 from holdfast_operator.api.spark import SparkTemplate, effective
@@ -19,7 +21,7 @@ from holdfast_operator.collections.facts import CollectionFacts
 from holdfast_operator.collections.renditions import filled_from_source, is_made_alike
 from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.kube import Json
-from holdfast_operator.jobs import hydration, ingestion, snapshot
+from holdfast_operator.jobs import hydration, ingestion
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.course import COMPACT, SNAPSHOT, SparkView
 from holdfast_operator.jobs.hydration import HydrationsView
@@ -32,9 +34,9 @@ from holdfast_operator.jobs.ingestion import (
     slot_of,
     slot_to_fill,
 )
-from holdfast_operator.jobs.requested import RequestedKind, RequestedView, jobs_of, runs_of
+from holdfast_operator.jobs.requested import JobKind, JobRequest, RequestedView, jobs_of, runs_of
 from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
-from holdfast_operator.jobs.snapshot import SnapshotView, is_of_object, name_of
+from holdfast_operator.jobs.snapshot import name_of
 from holdfast_operator.sparkapps.adapter import INGEST, SecretFiles
 from holdfast_operator.sparkapps.sizing import cores
 
@@ -44,9 +46,10 @@ V = TypeVar("V", bound=RequestedView)
 Objection = Callable[[SparkTemplate], str | None]
 """Returns why the Spark adapter can't run a template, or None if it can."""
 
-VIEWS: Final[tuple[type[RequestedView], ...]] = (SnapshotView, CompactionView)
+VIEWS: Final[tuple[type[RequestedView], ...]] = (CompactionView,)
 KINDS: Final = tuple(view.kind for view in VIEWS)
-"""The kinds of jobs that a spec can request."""
+"""The kinds of jobs that a StorageCollection can request itself."""
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def _shared(view: SparkView) -> dict[str, Any]:
@@ -79,15 +82,19 @@ def requested_view(
     view: type[V],
     shared: SparkView,
     spec: StorageCollectionSpec,
+    compact: str,
     base: SparkTemplate,
     status: Json,
     jobs: Sequence[JobRecord],
     objection: Objection,
 ) -> V:
-    """Returns the view for the plans of one kind of jobs, which a request or a schedule requests."""
+    """Returns the view for the plans of one kind of jobs, which a request or a schedule requests.
+
+    `compact` is the value of the annotation that requests a compaction.
+    """
     kind = view.kind
-    request, schedule = asked_for(spec)[kind.job]
-    template = base if request is None else effective(base, request.spark)
+    request, schedule = asked_for(spec, compact)[kind.job]
+    template = base if request is None else effective(base, request.task.spark)
     scheduled = None
     if schedule is not None:
         runs_template = effective(base, schedule.spark)
@@ -98,7 +105,7 @@ def requested_view(
             runs=runs_of(kind, jobs),
             objection=objection(runs_template),
         )
-    known = jobs_of(kind, [job for job in jobs if not is_of_object(job)], request)
+    known = jobs_of(kind, jobs, request)
     return view(
         **_shared(shared),
         objection=objection(template) if request else None,
@@ -219,7 +226,7 @@ def _as_wanted(condition: Json) -> WantedCondition | None:
 
 
 def template_of(
-    spec: StorageCollectionSpec, base: SparkTemplate, job: JobRecord
+    spec: StorageCollectionSpec, compact: str, base: SparkTemplate, job: JobRecord
 ) -> tuple[SparkTemplate, Mapping[str, Any]] | None:
     """Returns the template and the work order of a job, or None if the spec no longer requests it."""
     if job.kind == HYDRATE:
@@ -232,10 +239,10 @@ def template_of(
         block = _block_of(spec.source, template, job)
         parts = cores(template.executor)
         return template, {**ingestion.work_order(job), "source": block, "partitions": parts}
-    request, schedule = asked_for(spec)[job.kind]
-    asked = request if time_of(job.slot) is None else schedule
-    order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}
-    return None if asked is None else (effective(base, asked.spark), order)
+    request, schedule = asked_for(spec, compact)[job.kind]
+    if time_of(job.slot) is None:
+        return None if request is None else (effective(base, request.task.spark), {})
+    return None if schedule is None else (effective(base, schedule.spark), {})
 
 
 def _block_of(source: CollectionSource, template: SparkTemplate, job: JobRecord) -> Mapping[str, Any]:
@@ -272,36 +279,47 @@ def files_of(spec: StorageCollectionSpec, base: SparkTemplate, job: JobRecord) -
     return tuple(found.values())
 
 
-def asked_for(spec: StorageCollectionSpec) -> dict[str, tuple[Any, Any]]:
-    """Returns the request and the schedule in a spec, by the kind of job."""
-    return {
-        SNAPSHOT: (spec.snapshot, spec.snapshot_schedule),
-        COMPACT: (spec.compaction, spec.compaction_schedule),
-    }
+def asked_for(
+    spec: StorageCollectionSpec, compact: str
+) -> dict[str, tuple[JobRequest | None, CompactionSchedule | None]]:
+    """Returns the request and the schedule, by the kind of job.
+
+    `compact` is the value of the annotation that requests a compaction. That one runs with the Spark template
+    of the schedule, if there is one.
+    """
+    task: SparkTask = spec.compaction_schedule or SparkTask()
+    request = JobRequest(_request_id(compact), task) if compact else None
+    return {COMPACT: (request, spec.compaction_schedule)}
 
 
-def waits_for(kind: RequestedKind, jobs: Sequence[JobRecord]) -> str | None:
+def _request_id(value: str) -> str:
+    """Returns the slot for the value of an annotation, which may be any text."""
+    return value if _REQUEST_ID.fullmatch(value) else hashlib.sha256(value.encode()).hexdigest()[:32]
+
+
+def waits_for(kind: JobKind, jobs: Sequence[JobRecord]) -> str | None:
     """Describes the running job of another kind that must end before a job of this kind can start."""
     for job in jobs:
         if job.state is not JobState.RUNNING or job.kind == kind.job:
             continue
         if job.kind == HYDRATE and kind.job == COMPACT:
             return f"the hydration of rendition {job.slot}"
-        for other in KINDS:
-            if other.job == job.kind:
-                return f"{other.noun} {name_of(job)}"
+        if job.kind == SNAPSHOT:
+            return f"snapshot {name_of(job)}"
+        if job.kind == COMPACT:
+            return f"compaction {job.slot}"
     return None
 
 
-def wants_jobs(spec: StorageCollectionSpec) -> bool:
-    """Returns whether a spec requests any Spark job."""
-    asked = (*chain.from_iterable(asked_for(spec).values()), spec.hydration.spark, spec.source)
+def wants_jobs(spec: StorageCollectionSpec, compact: str) -> bool:
+    """Returns whether a Spark job is requested."""
+    asked = (*chain.from_iterable(asked_for(spec, compact).values()), spec.hydration.spark, spec.source)
     return any(each is not None for each in asked)
 
 
-def may_have_driver(spec: StorageCollectionSpec, status: Json) -> bool:
+def may_have_driver(spec: StorageCollectionSpec, compact: str, status: Json) -> bool:
     """Returns whether a Spark job may be running, or may have run."""
-    asked = chain.from_iterable(asked_for(spec).values())
+    asked = chain.from_iterable(asked_for(spec, compact).values())
     fields = {field for kind in KINDS for field in (kind.job_field, kind.schedule_field)}
     fields |= {"source", SourceView.kind.schedule_field}
     has_source = spec.source is not None

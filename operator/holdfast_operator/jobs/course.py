@@ -165,9 +165,8 @@ def _shown_jobs(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     shown = [status.get("job") or {}, *(each.get("job") or {} for each in status.get("renditions") or [])]
     shown.append((status.get("source") or {}).get("job") or {})
     shown.append((status.get("sourceSchedule") or {}).get("job") or {})
-    for noun in ("snapshot", "compaction"):
-        shown.append(status.get(f"{noun}Job") or {})
-        shown.append((status.get(f"{noun}Schedule") or {}).get("job") or {})
+    shown.append(status.get("compactionJob") or {})
+    shown.append((status.get("compactionSchedule") or {}).get("job") or {})
     return shown
 
 

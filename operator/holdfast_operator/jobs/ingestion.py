@@ -52,11 +52,11 @@ from holdfast_operator.sparkapps.adapter import INGEST, AppPhase, AppState
 from holdfast_operator.sparkapps.sizing import cores
 
 FORGET: Final = "forget:"
-"""The slot of the job that deletes what a source keeps. No `requestId` can contain a colon."""
+"""The slot of the job that deletes what a source keeps. The id of no request contains a colon."""
 _FORGET: Final = "120s"
 """The time within which that job must start, and end. It has one attempt."""
 _CONTINUOUS: Final = "continuous:"
-"""Prefix of the slots of jobs that follow a source. No `requestId` can start with it."""
+"""Prefix of the slots of jobs that follow a source. The id of no request starts with it."""
 _SUPERSEDED: Final = "spec.source has changed"
 _SUSPENDED: Final = "spec.source.run.suspend is true"
 _CHANGES: Final = "a new rendition will be filled, because spec.source makes other rows than before"

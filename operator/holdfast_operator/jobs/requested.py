@@ -18,8 +18,7 @@ from pydantic import BaseModel
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.errors import BadInput
-from holdfast_operator.api.base import ApiModel
-from holdfast_operator.api.collection import JobRequest
+from holdfast_operator.api.collection import SparkTask
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.spark import SparkTemplate
@@ -47,12 +46,20 @@ _SUPERSEDED: Final = "it is not asked for any more"
 
 
 @dataclass(frozen=True)
+class JobRequest:
+    """A request of one job. The same id never runs twice."""
+
+    request_id: str
+    task: SparkTask
+
+
+@dataclass(frozen=True)
 class Order:
     """One requested job, and the condition that shows it."""
 
     slot: str
-    task: ApiModel
-    """The request or the schedule."""
+    task: SparkTask
+    """The work, with its part of the Spark template."""
     template: SparkTemplate
     shown: ConditionType
     again: str
@@ -62,18 +69,14 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestedKind:
+class JobKind:
     """The parts that differ between kinds of jobs. The callables take the kind's own `RequestedView`."""
 
     job: str
     """The kind of its JobRecords."""
     noun: str
-    """The name of the kind in messages, and of the spec field that requests a job."""
-    shown: ConditionType
-    scheduled: ConditionType
+    """The name of the kind in messages and in the names of fields."""
     reasons: Mapping[JobPhase, Reason]
-    awaited: Reason
-    """The reason if no run of a schedule has started yet."""
     start: "Callable[[Any, Order], StartJob | RequestedReport]"
     """Returns a step that starts a job, or what the job waits for. Called if nothing else prevents a
     start."""
@@ -81,6 +84,16 @@ class RequestedKind:
     """Returns text to add to the message of a running job."""
     done: Callable[[JobRecord], str]
     """Returns text about a job that has committed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestedKind(JobKind):
+    """A kind of jobs that a StorageCollection can request, or run on a schedule."""
+
+    shown: ConditionType
+    scheduled: ConditionType
+    awaited: Reason
+    """The reason if no run of a schedule has started yet."""
     job_status: Callable[[Any, JobRecord], BaseModel]
     schedule_status: Callable[[ScheduleStatus, Any], BaseModel]
     last_status: Callable[[JobRecord], BaseModel]
@@ -105,9 +118,10 @@ class RequestedKind:
 class RequestedView(SparkView):
     """Everything that the plans for the jobs of one kind depend on."""
 
-    kind: ClassVar[RequestedKind]
+    kind: ClassVar[Any]
+    """Its `JobKind`."""
     request: Any
-    """The requested `SparkTask` with its `requestId`, or None."""
+    """What requests the job, or None."""
     template: SparkTemplate
     """The template of the requested job, or of the job that feeds the collection."""
     job: JobRecord | None = None
@@ -173,8 +187,8 @@ def plan(seen: RequestedView) -> Decision | RequestedReport:
             return failed(job, _SUPERSEDED, stopped=True)
     if request is None:
         return RequestedReport(fields=job_fields(seen))
-    again = f"fix the cause and set a new spec.{kind.noun}.requestId"
-    order = Order(request.request_id, request, seen.template, kind.shown, again)
+    again = "fix the cause and request another one: kubectl holdfast compact"
+    order = Order(request.request_id, request.task, seen.template, kind.shown, again)
     report = plan_order(seen, order)
     return report if isinstance(report, Decision) else replace(report, fields=job_fields(seen))
 
@@ -250,7 +264,8 @@ def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Dec
         return course if isinstance(course, Decision) else _shown(seen.kind, order, job, course)
     hindered = hindrance(seen)
     if hindered is None:
-        return seen.kind.start(seen, order)
+        start: StartJob | RequestedReport = seen.kind.start(seen, order)
+        return start
     if hindered.phase is not JobPhase.QUEUED:
         return _hindered(seen.kind, order, hindered)
     after = hindered.requeue_after
@@ -259,7 +274,7 @@ def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Dec
     )
 
 
-def _shown(kind: RequestedKind, order: Order, job: JobRecord, course: JobReport) -> RequestedReport:
+def _shown(kind: JobKind, order: Order, job: JobRecord, course: JobReport) -> RequestedReport:
     status, text = "Unknown", course.text
     name = order.name or f"{kind.noun} {order.slot}"
     match course.phase:
@@ -282,7 +297,7 @@ def _shown(kind: RequestedKind, order: Order, job: JobRecord, course: JobReport)
     )
 
 
-def _hindered(kind: RequestedKind, order: Order, course: JobReport) -> RequestedReport:
+def _hindered(kind: JobKind, order: Order, course: JobReport) -> RequestedReport:
     report = condition_report(order.shown, "False", kind.reasons[course.phase], course.text)
     return replace(report, asks_again=course.asks_again)
 
@@ -302,6 +317,8 @@ def condition_report(
 def job_fields(seen: RequestedView) -> Mapping[str, Any]:
     """Returns the status fields of the requested jobs and of the last committed one."""
     kind, fields = seen.kind, dict[str, Any]()
+    if seen.request is not None:
+        fields[f"{kind.noun}Request"] = seen.request.request_id
     if seen.job is not None and seen.request is not None:
         fields[kind.job_field] = _dump(kind.job_status(seen, seen.job))
     if seen.scheduled is not None:

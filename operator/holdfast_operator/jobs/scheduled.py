@@ -36,7 +36,7 @@ from holdfast_operator.jobs.steps import ForgetRuns
 S = TypeVar("S", bound=CronSchedule)
 
 _SLOT: Final = "schedule:"
-"""Prefix of the slots of a schedule. No `requestId` can start with it."""
+"""Prefix of the slots of a schedule. The id of no request starts with it."""
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _KEPT: Final = 10
 """The number of records of runs to keep. Older ones are removed together when there are twice as many."""
@@ -144,13 +144,16 @@ class Scheduled(Generic[S]):
     shown: ScheduleStatus = field(default_factory=ScheduleStatus)
     """The current status."""
     runs: tuple[JobRecord, ...] = ()
+    times: frozenset[datetime] = frozenset()
+    """The times of runs that have no record, because each is an object."""
     objection: str | None = None
     """Why the Spark adapter can't run its template, and what to do. None if it can."""
 
     @property
     def begun(self) -> frozenset[datetime]:
-        """The times of the recorded runs."""
-        return frozenset(time for run in self.runs if (time := time_of(run.slot)) is not None)
+        """The times of the known runs."""
+        recorded = frozenset(time for run in self.runs if (time := time_of(run.slot)) is not None)
+        return self.times | recorded
 
     @property
     def latest(self) -> JobRecord | None:

@@ -8,7 +8,7 @@ import click
 
 from holdfast.errors import BadInput
 from holdfast.text import one_line
-from holdfast_operator.api.names import Kind
+from holdfast_operator.api.names import ANNOTATION_COMPACT, API_VERSION, Kind
 from holdfast_operator.kubectl import names
 from holdfast_operator.kubectl.cluster import Cluster
 from holdfast_operator.kubectl.options import cluster_options, emit, output_option, tell, wait_options
@@ -18,7 +18,7 @@ from holdfast_operator.kubectl.wait import Done, GivenUp, wait
 Json = dict[str, Any]
 
 _PLACES: Final = frozenset({"destination", "iceberg"})
-_SNAPSHOT: Final = "SnapshotCompleted"
+_MAX_STEM: Final = 200
 _COMPACTION: Final = "CompactionCompleted"
 _OF_SOURCE: Final = ("SourceStalled", "ScheduledIngestionCompleted", "Lagging", "ErrorsCollected")
 
@@ -26,9 +26,12 @@ _OF_SOURCE: Final = ("SourceStalled", "ScheduledIngestionCompleted", "Lagging", 
 @click.command()
 @click.argument("collection")
 @click.option(
+    "--name", metavar="NAME", help="Name of the CollectionSnapshot. The default has the time in it."
+)
+@click.option(
     "--destination",
     metavar="URL",
-    help="The folder to write to. The default is the folder of the last request or of the schedule.",
+    help="The folder to write to. The default is that of the collection's schedule.",
 )
 @click.option(
     "--as-of",
@@ -36,118 +39,105 @@ _OF_SOURCE: Final = ("SourceStalled", "ScheduledIngestionCompleted", "Lagging", 
     type=click.IntRange(min=0),
     help="The time to read at. The default is the latest complete time.",
 )
-@click.option("--request-id", metavar="ID", help="Id of the request. The same id never runs twice.")
+@click.option("--delete-files", is_flag=True, help="Delete the files when the CollectionSnapshot is deleted.")
 @wait_options(1800.0)
 @cluster_options()
 @output_option
 def snapshot(
     cluster: Cluster,
     collection: str,
+    name: str | None,
     destination: str | None,
     as_of: int | None,
-    request_id: str | None,
+    delete_files: bool,
     wait: bool,
     wait_timeout: float,
     format_: str,
 ) -> None:
-    """Write a snapshot of a collection with a Spark job."""
+    """Create a CollectionSnapshot of a collection, which a Spark job writes."""
     there = _collection(cluster, collection)
-    asked = snapshot_request(there, destination, as_of, request_id, datetime.now(UTC))
-    changed = cluster.patch(Kind.STORAGE_COLLECTION, there["metadata"]["name"], {"spec": {"snapshot": asked}})
-    tell(changed, format_, f"requests snapshot {asked['requestId']}")
+    body = snapshot_body(there, name, destination, as_of, datetime.now(UTC), delete_files=delete_files)
+    made = cluster.create(body)
+    tell(made, format_, "created")
     if wait:
-        _wait(cluster, changed, snapshot_outcome(asked["requestId"]), wait_timeout, _SNAPSHOT)
+        _wait(cluster, made, snapshot_outcome, wait_timeout)
 
 
-def snapshot_request(
-    body: Json, destination: str | None, as_of: int | None, request_id: str | None, now: datetime
+def snapshot_body(
+    body: Json,
+    name: str | None,
+    destination: str | None,
+    as_of: int | None,
+    now: datetime,
+    *,
+    delete_files: bool = False,
 ) -> Json:
-    """Returns the new `spec.snapshot`. Keeps its Spark template, or uses the template of the schedule.
-
-    Raises `BadInput` if there is no destination.
-    """
-    before, schedule = (body["spec"].get(name, {}) for name in ("snapshot", "snapshotSchedule"))
-    places = ({"destination": destination} if destination else {}, before, schedule)
-    place = next((each for each in places if _PLACES & each.keys()), None)
-    if place is None:
+    """Returns the CollectionSnapshot to create. Raises `BadInput` if there is no destination."""
+    collection, schedule = str(body["metadata"]["name"]), body["spec"].get("snapshotSchedule", {})
+    if destination is None and not _PLACES & schedule.keys():
         raise BadInput(
-            f"collection/{body['metadata']['name']} has no destination for snapshots yet",
+            f"collection/{collection} has no destination for snapshots",
             hint="give one: --destination file:///folder",
         )
-    # None removes a place that was set before and isn't requested now.
-    where = {name: place.get(name) for name in _PLACES if name in place or name in before}
-    return {**_request(before, schedule, request_id, now), **where, "asOf": as_of}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": Kind.COLLECTION_SNAPSHOT.value,
+        "metadata": {"name": name or f"{collection[:_MAX_STEM]}-{_stamp(now)}"},
+        "spec": {
+            "collectionRef": {"name": collection},
+            **({} if destination is None else {"destination": destination}),
+            **({} if as_of is None else {"asOf": as_of}),
+            **({"deletionPolicy": "Delete"} if delete_files else {}),
+        },
+    }
 
 
-def _request(before: Json, schedule: Json, request_id: str | None, now: datetime) -> Json:
-    """Returns a new request. Keeps the Spark template of `before`, or uses the template of the schedule."""
-    # The id contains milliseconds, so that two requests in one second are two jobs.
-    asked = request_id or f"manual-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}"
-    if asked == before.get("requestId"):
-        raise BadInput(f"request {asked!r} already exists", hint="give another --request-id, or none")
-    template = {} if before or "spark" not in schedule else {"spark": schedule["spark"]}
-    return {"requestId": asked, **template}
+def _stamp(now: datetime) -> str:
+    """Returns a time with milliseconds, so that two requests in one second differ."""
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}"
 
 
-def snapshot_outcome(request_id: str) -> Callable[[Json], Done | None]:
-    """Returns a function that returns the result of this snapshot, or None if it isn't done."""
-
-    def done(last: Json) -> str:
-        rows = f", {last['rows']:,} rows" if "rows" in last else ""
-        return f"{last['destination']} as of {moment(last['asOf'])}{rows}"
-
-    return _outcome(request_id, "lastSnapshot", _SNAPSHOT, done)
-
-
-def _outcome(
-    request_id: str, field: str, shown: str, done: Callable[[Json], str]
-) -> Callable[[Json], Done | None]:
-    """Returns a function that returns the result of a request's job from `status.<field>`, or None."""
-
-    def outcome(body: Json) -> Done | None:
-        last, mark = body["status"].get(field, {}), condition(body, shown)
-        if last.get("requestId") == request_id:
-            return Done(f"done: {done(last)}")
-        if mark is not None and mark["status"] == "False" and not mark["reason"].endswith("Retrying"):
-            raise GivenUp(f"{mark['reason']}: {mark['message']}")
+def snapshot_outcome(body: Json) -> Done | None:
+    """Returns the result of a snapshot, or None if it isn't done."""
+    told = body["status"]
+    if state_of(body).word != "Ready":
         return None
-
-    return outcome
+    rows = f", {told['rows']:,} rows" if "rows" in told else ""
+    return Done(f"done: {told.get('table') or told['location']} as of {moment(told['asOf'])}{rows}")
 
 
 @click.command()
 @click.argument("collection")
-@click.option("--request-id", metavar="ID", help="Id of the request. The same id never runs twice.")
 @wait_options(1800.0)
 @cluster_options()
 @output_option
-def compact(
-    cluster: Cluster,
-    collection: str,
-    request_id: str | None,
-    wait: bool,
-    wait_timeout: float,
-    format_: str,
-) -> None:
+def compact(cluster: Cluster, collection: str, wait: bool, wait_timeout: float, format_: str) -> None:
     """Merge the batches of each shard of a collection into one, with a Spark job."""
     there = _collection(cluster, collection)
-    asked = compaction_request(there, request_id, datetime.now(UTC))
-    change = {"spec": {"compaction": asked}}
+    asked = f"manual-{_stamp(datetime.now(UTC))}"
+    change = {"metadata": {"annotations": {ANNOTATION_COMPACT: asked}}}
     changed = cluster.patch(Kind.STORAGE_COLLECTION, there["metadata"]["name"], change)
-    tell(changed, format_, f"requests compaction {asked['requestId']}")
+    tell(changed, format_, f"requests compaction {asked}")
     if wait:
-        _wait(cluster, changed, compaction_outcome(asked["requestId"]), wait_timeout, _COMPACTION)
-
-
-def compaction_request(body: Json, request_id: str | None, now: datetime) -> Json:
-    """Returns the new `spec.compaction`, with the Spark template as for a snapshot. Raises `BadInput`."""
-    before, schedule = (body["spec"].get(name, {}) for name in ("compaction", "compactionSchedule"))
-    return _request(before, schedule, request_id, now)
+        _wait(cluster, changed, compaction_outcome(asked), wait_timeout, _COMPACTION)
 
 
 def compaction_outcome(request_id: str) -> Callable[[Json], Done | None]:
     """Returns a function that returns the result of this compaction, or None if it isn't done."""
-    return _outcome(request_id, "lastCompaction", _COMPACTION, compaction_text)
+
+    def outcome(body: Json) -> Done | None:
+        told, mark = body["status"], condition(body, _COMPACTION)
+        last = told.get("lastCompaction", {})
+        if last.get("requestId") == request_id:
+            return Done(f"done: {compaction_text(last)}")
+        # An annotation doesn't change the generation. So the condition may be that of an earlier request.
+        if told.get("compactionRequest") != request_id or mark is None or mark["status"] != "False":
+            return None
+        if not mark["reason"].endswith("Retrying"):
+            raise GivenUp(f"{mark['reason']}: {mark['message']}")
+        return None
+
+    return outcome
 
 
 @click.command()

@@ -67,7 +67,7 @@ def remarks(body: Json) -> list[Json]:
         *((type_, "True") for type_ in ("OverMaxBytes", "RenditionSuspect", "TimeAhead")),
         *((type_, "True") for type_ in ("SourceStalled", "Lagging", "ErrorsCollected")),
         ("ScheduledIngestionCompleted", "False"),
-        *((type_, "False") for type_ in ("ConnectionPublished", "ObjectsInStep", "SnapshotCompleted")),
+        *((type_, "False") for type_ in ("ConnectionPublished", "ObjectsInStep")),
         *((type_, "False") for type_ in ("CompactionCompleted", "ScheduledCompactionCompleted")),
         ("ScheduledSnapshotCompleted", "False"),
     }

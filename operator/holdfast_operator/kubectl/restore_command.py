@@ -21,8 +21,9 @@ Json = dict[str, Any]
 @click.argument("name", metavar="[KIND/]NAME")
 @click.option(
     "--snapshot",
-    metavar="URL",
-    help="For a collection: the folder of the snapshot. The default is its last snapshot.",
+    metavar="NAME|URL",
+    help="For a collection: a CollectionSnapshot, or the URL of the folder of a snapshot. The default is the "
+    "last snapshot.",
 )
 @click.option("--dump", metavar="URL", help="For a catalog: the dump to fill the new Catalog NAME from.")
 @click.option(
@@ -66,11 +67,14 @@ def restore(
             if dump or source or as_of is not None or organization_id:
                 raise BadInput("to restore a collection, use only --snapshot")
             there = cluster.get(kind, plain)
-            url = snapshot_of(there, snapshot)
-            changed = cluster.patch(kind, plain, {"spec": {"restoreFrom": {"snapshot": url}}})
-            tell(changed, format_, f"is restored from {url}")
+            asked = snapshot_of(there, snapshot)
+            value = _value(asked)
+            # None removes what was restored before.
+            change = {"snapshot": None, "snapshotRef": None, **asked}
+            changed = cluster.patch(kind, plain, {"spec": {"restoreFrom": change}})
+            tell(changed, format_, f"is restored from {value}")
             if wait:
-                _wait_for_collection(cluster, changed, url, wait_timeout)
+                _wait_for_collection(cluster, changed, value, wait_timeout)
         case Kind.CATALOG:
             if snapshot:
                 raise BadInput("to restore a catalog, use --dump or --from, not --snapshot")
@@ -89,27 +93,39 @@ def restore(
             raise BadInput("a snapshot can't be restored: name the collection to restore")
 
 
-def snapshot_of(body: Json, asked: str | None) -> str:
-    """Returns the URL of the snapshot to restore a collection from.
+def snapshot_of(body: Json, asked: str | None) -> Json:
+    """Returns the new `spec.restoreFrom` of a collection. `asked` is a CollectionSnapshot or a URL.
 
-    Raises `BadInput` if there is none, and `GivenUp` if it was restored already.
+    Raises `BadInput` if there is no snapshot, and `GivenUp` if it was restored already.
     """
-    name, told = body["metadata"]["name"], body.get("status", {})
-    last = told.get("lastSnapshot", {})
+    name, last = body["metadata"]["name"], body.get("status", {}).get("lastSnapshot", {})
     if asked is None and "table" in last:
         raise BadInput(
             f"the last snapshot of collection/{name} is the Iceberg table {last['table']}, which can't be"
             " restored",
-            hint="name another one: --snapshot URL",
+            hint="name another one: --snapshot NAME",
         )
-    url = asked or last.get("destination")
-    if url is not None and url.startswith("/"):
-        url = Path(url).as_uri()
-    if url is None:
-        raise BadInput(f"collection/{name} has no snapshot", hint="name one: --snapshot URL")
-    if body["spec"].get("restoreFrom", {}).get("snapshot") == url:
-        raise GivenUp(f"collection/{name} was already restored from {url}: the same URL never restores twice")
-    return str(url)
+    found = asked or last.get("name")
+    if found is None:
+        raise BadInput(f"collection/{name} has no snapshot", hint="name one: --snapshot NAME, or its URL")
+    if found.startswith("/"):
+        found = Path(found).as_uri()
+    if "://" in found:
+        wanted: Json = {"snapshot": found}
+    else:
+        wanted = {"snapshotRef": {"name": names.name_of(found, Kind.COLLECTION_SNAPSHOT)}}
+    if body["spec"].get("restoreFrom") == wanted:
+        raise GivenUp(
+            f"collection/{name} was already restored from {_value(wanted)}: the same one never restores twice"
+        )
+    return wanted
+
+
+def _value(asked: Json) -> str:
+    """Returns what `status.restore` shows for a restore."""
+    if "snapshotRef" in asked:
+        return f"CollectionSnapshot {asked['snapshotRef']['name']}"
+    return str(asked["snapshot"])
 
 
 def catalog(name: str, dump: str | None, other: Json | None, as_of: int | None, organization_id: str) -> Json:

@@ -341,7 +341,7 @@ def _collection_facts(body: Json, now: datetime) -> list[tuple[str, str]]:
         ),
         (
             "snapshot",
-            f"{snapshot['requestId']} as of {moment(snapshot['asOf'])}: {snapshot['destination']}"
+            f"{snapshot['name']} as of {moment(snapshot['asOf'])}: {snapshot['location']}"
             if snapshot
             else "",
         ),

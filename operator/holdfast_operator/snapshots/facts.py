@@ -7,6 +7,7 @@ from holdfast.collections import JobRecord
 from holdfast_operator.api.snapshot import CollectionSnapshotSpec, CollectionSnapshotStatus
 from holdfast_operator.engine.deletion import NO_DELETION, Deletion
 from holdfast_operator.jobs.snapshot import SnapshotView
+from holdfast_operator.sparkapps.adapter import AppState
 
 
 class CollectionState(Enum):
@@ -45,6 +46,8 @@ class SnapshotFacts:
     collection: CollectionState = CollectionState.MISSING
     why: str = ""
     """Why the collection can't be read yet."""
+    apps: tuple[AppState, ...] = ()
+    """The applications of the job, read *before* its record."""
     task: CollectionSnapshotSpec | None = None
     """The spec with the place to write to. None if there is no such place."""
     job: SnapshotView | None = None

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.collections.snapshots.locate import folder_at
-from holdfast.errors import AsOfTooEarly, StorageError
+from holdfast.errors import AsOfTooEarly, Fenced, HoldfastError, StorageError
 from holdfast.persist import StoredSize
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
-from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.api.names import LABEL_SCHEDULE, Kind, Reason
 from holdfast_operator.api.snapshot import CollectionSnapshotSpec, CollectionSnapshotStatus
 from holdfast_operator.api.spark import SparkTemplate, effective
 from holdfast_operator.catalogs.facts import NotReadable, Opening
@@ -47,7 +47,7 @@ from holdfast_operator.places.pool import StorePool
 from holdfast_operator.snapshots import plan as snapshot
 from holdfast_operator.snapshots.facts import CollectionState, SnapshotFacts
 from holdfast_operator.snapshots.status import above, folder_of
-from holdfast_operator.snapshots.steps import RemoveFiles
+from holdfast_operator.snapshots.steps import CancelApplication, RemoveFiles
 from holdfast_operator.sparkapps.adapter import AppState, Launch, LaunchRefused, NotInstalled, SparkAdapter
 from holdfast_operator.sparkapps.objects import in_a_line
 from holdfast_operator.sparkapps.slots import Slots
@@ -122,12 +122,13 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         if spec is None or (seen.is_done and not seen.deleting):
             self._watchlist.forget(key)
             return await self._with_place(seen, None, key.namespace)
-        source = self._sources[key] = await self._source(key, spec, deleting=seen.deleting)
-        seen = replace(seen, collection=source.state, why=source.why)
+        # Read the applications before the record: see the plan.
+        apps, missing = await self._applications(key, uid)
+        source = self._sources[key] = await self._source(key, spec, seen)
+        seen = replace(seen, apps=apps, collection=source.state, why=source.why)
         seen = replace(seen, task=_task(spec, source.spec))
         if source.look is not None and source.look.facts is not None:
-            apps, missing = await self._applications(key, uid)
-            seen = replace(seen, job=await self._job(key, seen, spec, source, apps, missing, status))
+            seen = replace(seen, job=await self._job(key, seen, spec, source, missing, status))
         return await self._with_place(seen, seen.record, key.namespace)
 
     def plan(self, observed: SnapshotFacts) -> Decision:
@@ -138,6 +139,10 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         """Applies a step: changes the record, the Spark job or the files."""
         if isinstance(step, RemoveFiles):
             await self._remove(key, body, step.folder)
+            return
+        if isinstance(step, CancelApplication):
+            await self._spark.cancel(key, step.app)
+            self._count("cancelled")
             return
         catalog = self._sources[key].catalog
         assert catalog is not None
@@ -158,6 +163,13 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             case _:
                 raise AssertionError(step)
 
+    def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
+        """Also reconciles the collection whose schedule created the object."""
+        super().shown(key, body, before)
+        collection = self._index.collection_of(key)
+        if collection is not None and LABEL_SCHEDULE in body["metadata"].get("labels", {}):
+            self.services.look(collection)
+
     async def gone(self, key: ObjectKey) -> None:
         """Forgets the object."""
         self._cache.drop(key)
@@ -166,8 +178,12 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         self._sources.pop(key, None)
         self._removed.pop(key, None)
 
-    async def _source(self, key: ObjectKey, spec: CollectionSnapshotSpec, *, deleting: bool) -> _Source:
-        """Reads the collection, its Catalog and its store."""
+    async def _source(self, key: ObjectKey, spec: CollectionSnapshotSpec, seen: SnapshotFacts) -> _Source:
+        """Reads the collection, its Catalog and its store.
+
+        A deletion that only the record of an ended job still needs the store for doesn't wait for the store.
+        """
+        deleting = seen.deleting
         collection = ObjectKey(Kind.STORAGE_COLLECTION, key.namespace, spec.collection_ref.name)
         try:
             body = await self.services.kube.get(collection)
@@ -193,12 +209,21 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         if problem and not deleting:
             # With another template, a running job would be ended and started again.
             return replace(found, why=f"Catalog '{catalog.name}': {problem}")
+        if deleting and not seen.asks_to_delete and seen.deletion.overdue:
+            return replace(found, why="its store can't be reached")
         if opening.observed or catalog_body["spec"].get("access") == Access.OBSERVED:
             return replace(found, state=CollectionState.OBSERVED)
         try:
             look = await self._watchlist.look(catalog, key, item_name(wanted, collection.name))
         except (NoSuchSchema, NotReadable) as error:
             return replace(found, why=str(error))
+        except Fenced:
+            raise
+        except HoldfastError as error:
+            over = seen.shown.location is not None or not seen.asks_to_delete
+            if deleting and over and not seen.shown_running:
+                return replace(found, why=str(error))
+            raise
         found = replace(found, look=look)
         facts = look.facts
         if facts is None:
@@ -222,7 +247,6 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         seen: SnapshotFacts,
         spec: CollectionSnapshotSpec,
         source: _Source,
-        apps: tuple[AppState, ...],
         missing: str | None,
         status: Json,
     ) -> SnapshotView:
@@ -240,7 +264,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             missing=missing,
             objection=self._spark.objection(template),
             full=await self._full(key, missing),
-            apps=apps,
+            apps=seen.apps,
             launched=shown_launched(status),
             stored=facts.active.size if facts.renditions else StoredSize(0, 0),
             since=facts.since,
@@ -316,6 +340,10 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             return
         self._count("launched")
         log.info("attempt %d of the snapshot is launched", job.attempt)
+        # The collection ends the attempt if it is deleted, so it needs the finalizer from now on.
+        self.services.enqueue(
+            ObjectKey(Kind.STORAGE_COLLECTION, key.namespace, spec.collection_ref.name), 0.0
+        )
 
     async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
         what = "was stopped" if step.stopped else "failed"

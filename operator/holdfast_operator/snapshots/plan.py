@@ -34,9 +34,10 @@ from holdfast_operator.jobs.requested import Order, RequestedReport, plan_order
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.snapshots.facts import CollectionState, SnapshotFacts
 from holdfast_operator.snapshots.status import status_fields
-from holdfast_operator.snapshots.steps import RemoveFiles
+from holdfast_operator.snapshots.steps import CancelApplication, RemoveFiles
 
 _DELETED: Final = "the CollectionSnapshot is being deleted"
+_GONE: Final = "its collection is gone"
 _SUSPENDED: Final = "its collection is suspended"
 _AGAIN: Final = "fix the cause, then delete this resource and create it again"
 
@@ -54,12 +55,20 @@ def plan(seen: SnapshotFacts, rhythm: Rhythm) -> Decision:
 
 def _plan(seen: SnapshotFacts, spec: CollectionSnapshotSpec, rhythm: Rhythm) -> Decision:
     if seen.is_done:
-        return Settle(_ready(seen))
+        return Settle(_committed(seen.shown.rows, seen.shown.as_of))
+    record = seen.record
+    if record is not None and record.state is JobState.DONE:
+        # Whatever has become of the collection since.
+        return Settle(_committed(record.result.get("rows"), record.as_of), fields=_fields(seen))
     name = f"StorageCollection '{spec.collection_ref.name}'"
     match seen.collection:
         case CollectionState.MISSING:
-            if (ended := _without_driver(seen, _DELETED)) is not None:
+            if (ended := _without_driver(seen, _GONE)) is not None:
                 return ended
+            # The deletion of the collection ended the attempt in its record.
+            left_over = [app for app in seen.apps if not app.phase.over]
+            if left_over:
+                return CancelApplication(left_over[0])
             text = f"there is no {name} in this namespace; create it, or delete this resource"
             return Settle(stalled(Reason.COLLECTION_NOT_FOUND, text), requeue_after=rhythm.steady)
         case CollectionState.OBSERVED:
@@ -83,8 +92,8 @@ def _plan_job(seen: SnapshotFacts, rhythm: Rhythm) -> Decision:
     assert seen.job is not None
     if seen.task is None:
         text = (
-            "there is no place to write to: set spec.destination, or a destination in "
-            "spec.snapshotSchedule of the collection"
+            "there is no place to write to: create this resource again with spec.destination, or set a "
+            "destination in spec.snapshotSchedule of the collection"
         )
         return Settle(stalled(Reason.NO_DESTINATION, text), requeue_after=rhythm.steady)
     if seen.asks_to_delete and seen.not_deletable and seen.record is None:
@@ -99,10 +108,14 @@ def _plan_job(seen: SnapshotFacts, rhythm: Rhythm) -> Decision:
     if isinstance(report, Decision):
         return report
     due = [report.requeue_after, rhythm.steady if report.asks_again else None]
+    health = _health(report)
+    # Ready has no Event while something is in progress, but each failed attempt has one.
+    retried = health.reason is Reason.SNAPSHOT_RETRYING
     return Settle(
-        _health(report),
+        health,
         fields=_fields(seen),
         requeue_after=min((each for each in due if each is not None), default=None),
+        notes=(Note(health.reason, health.message),) if retried else (),
     )
 
 
@@ -118,9 +131,8 @@ def _health(report: RequestedReport) -> Health:
             return reconciling(shown.reason, shown.message)
 
 
-def _ready(seen: SnapshotFacts) -> Health:
-    shown = seen.shown
-    return ready(f"the snapshot is committed: {shown.rows} rows as of {shown.as_of}")
+def _committed(rows: object, as_of: object) -> Health:
+    return ready(f"the snapshot is committed: {rows} rows as of {as_of}")
 
 
 def _not_ready(text: str) -> Health:

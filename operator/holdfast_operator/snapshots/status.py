@@ -1,7 +1,6 @@
 """The status of a CollectionSnapshot, from its JobRecord. Pure."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,6 +9,7 @@ from holdfast_operator.api.base import frontier
 from holdfast_operator.api.snapshot import CollectionSnapshotStatus
 from holdfast_operator.api.spark import SparkJobStatus
 from holdfast_operator.jobs.course import SparkView, job_status
+from holdfast_operator.jobs.snapshot import location_of
 
 
 def status_fields(seen: SparkView, record: JobRecord) -> dict[str, Any]:
@@ -17,10 +17,9 @@ def status_fields(seen: SparkView, record: JobRecord) -> dict[str, Any]:
     done = record.state is JobState.DONE
     result = record.result if done else {}
     as_of = result.get("as_of", record.as_of)
-    path = result.get("path")
     status = CollectionSnapshotStatus(
         as_of=None if as_of is None else frontier(int(as_of)),
-        location=None if path is None else _url(str(path)),
+        location=location_of(record) if done else None,
         table=result.get("table"),
         iceberg_snapshot_id=None if "snapshot_id" not in result else str(result["snapshot_id"]),
         rows=result.get("rows"),
@@ -45,10 +44,6 @@ def above(location: str) -> str:
     """Returns the URL of the folder that contains a folder."""
     parts = urlsplit(location)
     return parts._replace(path=parts.path.rstrip("/").rpartition("/")[0]).geturl()
-
-
-def _url(path: str) -> str:
-    return Path(path).as_uri() if path.startswith("/") else path
 
 
 def _moment(ms: int) -> datetime:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast_operator.engine.steps import Decision
+from holdfast_operator.sparkapps.adapter import AppState
 
 
 @dataclass(frozen=True)
@@ -12,3 +13,11 @@ class RemoveFiles(Decision):
 
     irreversible: ClassVar[bool] = True
     folder: str
+
+
+@dataclass(frozen=True)
+class CancelApplication(Decision):
+    """Delete the application of an attempt that can't commit any more, because the collection is gone."""
+
+    irreversible: ClassVar[bool] = True
+    app: AppState

@@ -12,6 +12,7 @@ from holdfast_operator.api.catalog import Catalog, CatalogSpec
 from holdfast_operator.api.collection import CollectionRetention, StorageCollection, StorageCollectionSpec
 from holdfast_operator.api.migration import CatalogMigration, CatalogMigrationSpec
 from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.snapshot import CollectionSnapshotSpec
 
 CRDS = Path(__file__).parents[4] / "crds"
 CHART = Path(__file__).parents[4] / "charts" / "holdfast-crds" / "templates"
@@ -138,7 +139,12 @@ def test_all_samples_can_be_applied_together() -> None:
 )
 def test_the_other_samples_fit_the_models(path: Path) -> None:
     for document in yaml.safe_load_all(path.read_text()):
-        model = {"Catalog": CatalogSpec, "CatalogMigration": CatalogMigrationSpec}[document["kind"]]
+        models = {
+            "Catalog": CatalogSpec,
+            "CatalogMigration": CatalogMigrationSpec,
+            "CollectionSnapshot": CollectionSnapshotSpec,
+        }
+        model = models[document["kind"]]
         fields = model.model_validate(document["spec"]).model_dump(by_alias=True)
         assert document["spec"].keys() <= fields.keys()
 

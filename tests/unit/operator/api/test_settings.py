@@ -15,9 +15,9 @@ COLLECTION: dict[str, Any] = {"catalogRef": {"name": "x"}, "columns": [{"name": 
 def refused(spark: dict[str, str], iceberg: dict[str, str] | None = None) -> str:
     """What the operator says of a collection with such settings; empty where it takes them."""
     table = {"catalog": "lake", "table": "a.b", "properties": iceberg or {}}
-    snapshot = {"requestId": "a", "iceberg": table, "spark": {"sparkConf": spark}}
+    snapshot = {"schedule": "@daily", "iceberg": table, "spark": {"sparkConf": spark}}
     found, problem = parse_spec(
-        StorageCollectionSpec, {"metadata": {}, "spec": COLLECTION | {"snapshot": snapshot}}
+        StorageCollectionSpec, {"metadata": {}, "spec": COLLECTION | {"snapshotSchedule": snapshot}}
     )
     assert (found is None) == bool(problem)
     assert "geheim" not in problem

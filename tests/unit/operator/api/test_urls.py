@@ -56,7 +56,8 @@ def test_no_field_of_a_spec_takes_a_url_with_a_secret(url: str) -> None:
         "restoreFrom.dump.url": CATALOG | {"restoreFrom": {"dump": {"url": url}}},
         "restoreFrom.catalog.storage.url": CATALOG | {"restoreFrom": {"catalog": other}},
         "restoreFrom.snapshot": COLLECTION | {"restoreFrom": {"snapshot": url}},
-        "snapshot.destination": COLLECTION | {"snapshot": {"requestId": "a", "destination": url}},
+        "snapshotSchedule.destination": COLLECTION
+        | {"snapshotSchedule": {"schedule": "@daily", "destination": url}},
     }.items():
         model = CatalogSpec if "organizationId" in spec else StorageCollectionSpec
         found, problem = parse_spec(model, {"metadata": {}, "spec": spec})

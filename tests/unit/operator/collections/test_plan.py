@@ -1,7 +1,6 @@
 """What the operator decides about a StorageCollection, as a table of situations."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -109,18 +108,8 @@ def test_a_collection_of_an_observed_catalog_is_shown_and_not_changed() -> None:
     assert (step.health.phase, step.conditions) == (Phase.READY, ())
     assert step.fields is not None
     assert step.fields["collectionId"] == "c1"
-    request = {"requestId": "1", "destination": "file:///x"}
-    asked = spec(snapshot=request)
-    snapshot = SnapshotView(
-        request=asked.snapshot,
-        template=SparkTemplate(),
-        reachable=True,
-        collection_id="c1",
-        since=5,
-        upper=90,
-        now=datetime(2026, 1, 1, tzinfo=UTC),
-    )
-    (condition,) = rest(replace(WATCHED, spec=asked, asked=(snapshot,))).conditions
+    schedule = {"schedule": "@daily", "destination": "file:///x"}
+    (condition,) = rest(replace(WATCHED, spec=spec(snapshotSchedule=schedule))).conditions
     assert (condition.status, condition.reason) == ("False", Reason.CATALOG_OBSERVED)
     mismatched = rest(replace(WATCHED, spec=spec(rendition={"shards": 3})))
     assert mismatched.health.reason is Reason.SCHEMA_MISMATCH

@@ -68,13 +68,15 @@ def test_a_transition_time_moves_only_with_the_status() -> None:
 
 def test_other_peoples_conditions_stay_and_ours_that_are_over_go() -> None:
     foreign = {"type": "BackedUp", "status": "True", "reason": "Nightly"}
-    snapshot = WantedCondition(ConditionType.SNAPSHOT_COMPLETED, "True", Reason.SNAPSHOT_SUCCEEDED, "done")
+    snapshot = WantedCondition(
+        ConditionType.SCHEDULED_SNAPSHOT_COMPLETED, "True", Reason.SNAPSHOT_SUCCEEDED, "done"
+    )
     before = conditions([foreign], (*health_conditions(ready("fine")), snapshot), 1, NOW)
     assert [c["type"] for c in before] == [
         "Ready",
         "Reconciling",
         "Stalled",
-        "SnapshotCompleted",
+        "ScheduledSnapshotCompleted",
         "BackedUp",
     ]
     after = conditions(before, health_conditions(ready("fine")), 1, LATER)
@@ -137,7 +139,7 @@ def test_events_only_on_transitions() -> None:
     assert transitions(shown, ready("fine"), ()) == [Note(Reason.AVAILABLE, "fine")]
     assert transitions(shown, reconciling(Reason.CATALOG_NOT_READY, "wait"), ()) == []
     running = WantedCondition(
-        ConditionType.SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RUNNING, "attempt 1 runs"
+        ConditionType.SCHEDULED_SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RUNNING, "attempt 1 runs"
     )
     fine = conditions([], health_conditions(ready("fine")), 1, NOW)
     assert transitions(fine, ready("fine"), (running,)) == [Note(Reason.SNAPSHOT_RUNNING, "attempt 1 runs")]
@@ -147,7 +149,7 @@ def test_events_only_on_transitions() -> None:
 
 def test_every_failed_attempt_is_told_once() -> None:
     first = WantedCondition(
-        ConditionType.SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RETRYING, "attempt 1 failed"
+        ConditionType.SCHEDULED_SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RETRYING, "attempt 1 failed"
     )
     second = replace(first, message="attempt 2 failed")
     shown = conditions([], (*health_conditions(ready("fine")), first), 1, NOW)

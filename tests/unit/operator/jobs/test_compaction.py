@@ -8,13 +8,13 @@ import pytest
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.persist import StoredSize
-from holdfast_operator.api.collection import CompactionRequest, CompactionSchedule, StorageCollectionSpec
+from holdfast_operator.api.collection import CompactionSchedule, SparkTask, StorageCollectionSpec
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.collections.spark_work import waits_for
+from holdfast_operator.collections.spark_work import asked_for, waits_for
 from holdfast_operator.jobs.compaction import CompactionView
-from holdfast_operator.jobs.requested import RequestedReport, jobs_of, plan, plan_scheduled
+from holdfast_operator.jobs.requested import JobRequest, RequestedReport, jobs_of, plan, plan_scheduled
 from holdfast_operator.jobs.scheduled import Scheduled
 from holdfast_operator.jobs.snapshot import SnapshotView
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
@@ -34,7 +34,7 @@ RESULT = {
     "bytes": 1000,
 }
 ASKED = CompactionView(
-    request=CompactionRequest.model_validate({"requestId": "one"}),
+    request=JobRequest("one", SparkTask()),
     template=SparkTemplate(),
     reachable=True,
     collection_id="c1",
@@ -135,11 +135,20 @@ def test_a_schedule_asks_for_compactions_and_the_records_of_snapshots_are_none_o
     assert report.fields["compactionSchedule"]["nextScheduleTime"] == "2026-01-02T00:00:00Z"
     known = (record(JobState.RUNNING, "snapshot"), record(JobState.DONE, finished_ms=4, result=RESULT))
     assert jobs_of(ASKED.kind, known, ASKED.request) == (known[1], known[1], ())
-    assert jobs_of(SnapshotView.kind, known, None) == (None, None, known[:1])
 
 
-def test_a_spec_asks_for_it_beside_a_snapshot() -> None:
-    fields = {"catalogRef": {"name": "demo"}, "columns": [{"name": "id", "type": "int64"}]}
-    spec = StorageCollectionSpec.model_validate({**fields, "compaction": {"requestId": "one"}})
-    assert spec.compaction is not None
-    assert spec.compaction.spark.max_attempts > 0
+def test_an_annotation_asks_for_one_with_the_template_of_the_schedule() -> None:
+    fields: dict[str, Any] = {"catalogRef": {"name": "demo"}, "columns": [{"name": "id", "type": "int64"}]}
+    spec = StorageCollectionSpec.model_validate(fields)
+    assert asked_for(spec, "")["compact"] == (None, None)
+    assert asked_for(spec, "one")["compact"] == (JobRequest("one", SparkTask()), None)
+    schedule = {"schedule": "@daily", "spark": {"maxAttempts": 5}}
+    spec = StorageCollectionSpec.model_validate({**fields, "compactionSchedule": schedule})
+    request, _ = asked_for(spec, "one")["compact"]
+    assert request is not None
+    assert request.task.spark.max_attempts == 5
+    # Any text is an id, and none is that of a run of the schedule.
+    request, _ = asked_for(spec, "schedule:2026-01-02T00:00:00Z")["compact"]
+    assert request is not None
+    assert len(request.request_id) == 32
+    assert request.request_id.isalnum()

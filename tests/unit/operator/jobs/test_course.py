@@ -22,6 +22,7 @@ from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections.handler import CollectionHandler
 from holdfast_operator.collections.poll import Watchlist
+from holdfast_operator.collections.snapshot_index import SnapshotIndex
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.events import EventSink
 from holdfast_operator.engine.handler import OperatorSettings, Services
@@ -41,6 +42,7 @@ from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
+from holdfast_operator.snapshots.handler import SnapshotHandler
 from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
 from holdfast_operator.sparkapps.slots import Caps, Slots
 
@@ -50,6 +52,8 @@ ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 CATALOG = ObjectKey(Kind.CATALOG, "ns", "demo")
 FLIGHTS = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "flights")
 PATH = resource_type(FLIGHTS.kind).path("ns", "flights")
+SNAPSHOT = ObjectKey(Kind.COLLECTION_SNAPSHOT, "ns", "one")
+SNAPSHOT_PATH = resource_type(SNAPSHOT.kind).path("ns", "one")
 APPS = SPARK_APPLICATIONS.path("ns")
 OTHERS = {"holdfast.dev/job-id": "another", "holdfast.dev/attempt": "1"}
 """The labels of another collection's application."""
@@ -223,11 +227,13 @@ class World:
             settings = OperatorSettings("me", None, True, Rhythm(2.0, 60.0))
             spark = KubeflowAdapter(self.cluster)
             slots = Slots(self.caps, spark, self.clock, ["ns"])
-            handler = CollectionHandler(
-                services, stores, Watchlist(stores), new_cache(None), settings, spark, slots
+            index, watchlist, cache = SnapshotIndex(), Watchlist(stores), new_cache(None)
+            handler = CollectionHandler(services, stores, watchlist, cache, settings, spark, slots, index)
+            snapshots = SnapshotHandler(
+                services, stores, watchlist, cache, settings, spark, slots, index, pool
             )
             try:
-                await story(Operator(self, handler, stores))
+                await story(Operator(self, handler, stores, snapshots))
             except Died:
                 pass
             finally:
@@ -260,9 +266,12 @@ class World:
 class Operator:
     """One life of an operator."""
 
-    def __init__(self, world: World, handler: CollectionHandler, stores: Stores) -> None:
+    def __init__(
+        self, world: World, handler: CollectionHandler, stores: Stores, snapshots: SnapshotHandler
+    ) -> None:
         self.handler = handler
         self.stores = stores
+        self._snapshots = snapshots
         self._world = world
 
     async def until(self, done: Callable[[], bool]) -> None:
@@ -270,13 +279,18 @@ class Operator:
         for _ in range(40):
             if done():
                 return
-            await self.handler.reconcile(FLIGHTS)
+            await self._reconcile()
         raise AssertionError(self._world.said)
 
     async def rest(self) -> None:
         """Reconcile some times more than anything takes."""
         for _ in range(6):
-            await self.handler.reconcile(FLIGHTS)
+            await self._reconcile()
+
+    async def _reconcile(self) -> None:
+        await self.handler.reconcile(FLIGHTS)
+        if SNAPSHOT_PATH in self._world.cluster.objects:
+            await self._snapshots.reconcile(SNAPSHOT)
 
 
 @pytest.fixture
@@ -569,8 +583,13 @@ def test_what_a_snapshot_reads_is_held_from_its_record_on_and_once_it_is_gone_th
         rendition=None,
         hydration=None,
         retention={"period": "1ms"},
-        snapshot={"requestId": "one", "destination": "file:///out", "spark": {"maxAttempts": 3}},
     )
+    wanted = {
+        "collectionRef": {"name": "flights"},
+        "destination": "file:///out",
+        "spark": {"maxAttempts": 3},
+    }
+    world.cluster.put(SNAPSHOT_PATH, {"metadata": {"name": "one", "namespace": "ns"}, "spec": wanted})
 
     def taken() -> tuple[JobRecord, int]:
         """The job, and since when the collection can be read."""
@@ -581,8 +600,8 @@ def test_what_a_snapshot_reads_is_held_from_its_record_on_and_once_it_is_gone_th
             return job, controller.frontiers(info.collection_id).since
 
     def told() -> Json:
-        conditions = {each["type"]: each for each in world.status["conditions"]}
-        return dict(conditions["SnapshotCompleted"])
+        conditions = world.cluster.objects[SNAPSHOT_PATH]["status"]["conditions"]
+        return dict(next(each for each in conditions if each["type"] == "Ready"))
 
     async def dies(operator: Operator) -> None:
         world.cluster.refuse = Died()

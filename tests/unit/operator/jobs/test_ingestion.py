@@ -130,7 +130,7 @@ def test_the_work_order_is_a_spec_that_the_job_takes() -> None:
     assert isinstance(start, StartJob)
     assert (start.kind, start.tasks, start.limited) == ("ingest", 6, False)
     job = record(start.slot, spec=start.spec)
-    found = template_of(asked, SparkTemplate(), job)
+    found = template_of(asked, "", SparkTemplate(), job)
     assert found is not None
     (text,) = arguments({"url": "file:///data"}, COLLECTION, job, found[1])
     parsed = IngestJobSpec.from_json(text)
@@ -255,7 +255,7 @@ def test_another_format_is_read_beside_the_one_that_feeds_the_collection() -> No
     assert stalled_condition(report) == ("False", Reason.INGESTION_RUNNING)
     # Each job has its own source, also when it is tried again.
     for job, spec_of in ((old, before), (new, asked)):
-        found = template_of(asked, SparkTemplate(), job)
+        found = template_of(asked, "", SparkTemplate(), job)
         assert found is not None
         assert spec_of.source is not None
         assert found[1]["source"] == spec_of.source.block
@@ -439,7 +439,7 @@ def test_a_source_forgets_a_collection_before_it_is_dropped() -> None:
     assert isinstance(start, StartJob)
     assert (start.slot, start.spec["forget"], start.limited) == ("forget:", True, False)
     job = record("forget:", spec=start.spec)
-    found = template_of(asked, SparkTemplate(), job)
+    found = template_of(asked, "", SparkTemplate(), job)
     assert found is not None
     (text,) = arguments({"url": "file:///data"}, COLLECTION, job, found[1])
     assert IngestJobSpec.from_json(text).forget
@@ -467,7 +467,7 @@ def test_the_status_tells_which_attempts_a_deletion_must_end() -> None:
     job = {"jobId": "j", "attempt": 2, "state": "Running", "application": "a"}
     for status in ({"source": {"job": job}}, {"sourceSchedule": {"job": job}}):
         assert shown_running(status) == ("attempt 2 of job j",)
-        assert may_have_driver(spec(), status)
+        assert may_have_driver(spec(), "", status)
 
 
 @given(st.sampled_from(list(JobState)), st.integers(1, 5), st.sampled_from([None, *AppPhase]), st.booleans())

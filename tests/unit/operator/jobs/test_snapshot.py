@@ -13,28 +13,28 @@ from holdfast.collections import JobRecord, JobState
 from holdfast.persist import StoredSize
 from holdfast.spark.jobs.spec import SnapshotSpec
 from holdfast.tables.iceberg.target import IcebergTarget
-from holdfast_operator.api.collection import SnapshotRequest, SnapshotSchedule
-from holdfast_operator.api.cron import ScheduleStatus
-from holdfast_operator.api.names import Reason
+from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.snapshot import CollectionSnapshotSpec
 from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.engine.steps import Decision
 from holdfast_operator.jobs.course import arguments, backoff
-from holdfast_operator.jobs.requested import RequestedReport, plan, plan_scheduled
-from holdfast_operator.jobs.scheduled import Scheduled
-from holdfast_operator.jobs.snapshot import SnapshotView, work_order
-from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, RetryJob, StartJob
+from holdfast_operator.jobs.requested import Order, RequestedReport, plan_order
+from holdfast_operator.jobs.snapshot import SnapshotView, slot_of, work_order
+from holdfast_operator.jobs.steps import FailAttempt, RetryJob, StartJob
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 JOB = "7a0c2f3e-0000-5000-8000-000000000001"
+SLOT = slot_of("u1")
 
 
 TEMPLATE: dict[str, Any] = {"startDeadline": "60s", "maxAttempts": 3}
 
 
-def request(**fields: Any) -> SnapshotRequest:
-    return SnapshotRequest.model_validate(
+def request(**fields: Any) -> CollectionSnapshotSpec:
+    return CollectionSnapshotSpec.model_validate(
         {
-            "requestId": "one",
+            "collectionRef": {"name": "flights"},
             "destination": "file:///out",
             "spark": TEMPLATE,
             **fields,
@@ -48,7 +48,7 @@ def template(**fields: Any) -> SparkTemplate:
 
 def record(state: JobState, attempt: int = 1, **fields: Any) -> JobRecord:
     spec = {"as_of": 41, "destination": "file:///out"}
-    return JobRecord(JOB, "c1", "snapshot", "one", attempt, state, spec=spec, **fields)
+    return JobRecord(JOB, "c1", "snapshot", SLOT, attempt, state, spec=spec, **fields)
 
 
 def app(
@@ -60,6 +60,7 @@ def app(
 
 ASKED = SnapshotView(
     request=request(),
+    object_name="one",
     template=SparkTemplate.model_validate(TEMPLATE),
     reachable=True,
     collection_id="c1",
@@ -73,6 +74,13 @@ DONE = record(
 )
 
 
+def plan(seen: SnapshotView) -> Decision | RequestedReport:
+    order = Order(
+        SLOT, seen.request, seen.template, ConditionType.READY, "create another one", name="the snapshot"
+    )
+    return plan_order(seen, order)
+
+
 def told(seen: SnapshotView) -> tuple[str, Reason]:
     report = plan(seen)
     assert isinstance(report, RequestedReport)
@@ -80,17 +88,16 @@ def told(seen: SnapshotView) -> tuple[str, Reason]:
     return report.condition.status, report.condition.reason
 
 
-def test_nobody_asked() -> None:
-    report = plan(replace(ASKED, request=None, last=DONE))
-    assert isinstance(report, RequestedReport)
-    assert report.condition is None
-    assert report.fields["lastSnapshot"]["rows"] == 7
-
-
 @pytest.mark.parametrize(("as_of", "expected"), [(None, 41), (10, 10), (41, 41)])
 def test_a_job_starts_at_a_fixed_time(as_of: int | None, expected: int) -> None:
     step = plan(replace(ASKED, request=request(asOf=as_of)))
-    assert step == StartJob("c1", "snapshot", "one", {"as_of": expected, "destination": "file:///out"}, 1)
+    assert step == StartJob(
+        "c1",
+        "snapshot",
+        SLOT,
+        {"as_of": expected, "destination": "file:///out", "snapshot": "one"},
+        1,
+    )
 
 
 def test_tasks_follow_from_what_is_stored() -> None:
@@ -140,19 +147,8 @@ def test_what_is_shown(seen: SnapshotView, status: str, reason: Reason) -> None:
 
 @pytest.mark.parametrize("phase", list(AppPhase))
 def test_done_on_record_is_success_whatever_the_application_says(phase: AppPhase) -> None:
-    seen = replace(ASKED, job=DONE, last=DONE, apps=(app(phase, attempt=2),))
+    seen = replace(ASKED, job=DONE, apps=(app(phase, attempt=2),))
     assert told(seen) == ("True", Reason.SNAPSHOT_SUCCEEDED)
-    report = plan(seen)
-    assert isinstance(report, RequestedReport)
-    assert report.fields["lastSnapshot"] == {
-        "requestId": "one",
-        "asOf": 41,
-        "destination": "/out/a",
-        "rows": 7,
-        "checksum": "00ff",
-        "jobId": JOB,
-        "attempt": 2,
-    }
 
 
 @pytest.mark.parametrize(
@@ -304,16 +300,6 @@ def test_a_driver_of_a_failed_attempt_is_cleaned_up_before_the_next() -> None:
     assert plan(later) == FailAttempt("snapshot", JOB, 1, "boom", alive)
 
 
-def test_another_request_takes_the_old_one_away() -> None:
-    old = app(AppPhase.RUNNING, job="other")
-    for seen in (ASKED, replace(ASKED, request=None), replace(ASKED, job=DONE)):
-        step = plan(replace(seen, apps=(old,)))
-        assert isinstance(step, FailAttempt)
-        assert (step.job_id, step.app, step.stopped) == ("other", old, True)
-    ended = app(AppPhase.SUCCEEDED, job="other")
-    assert isinstance(plan(replace(ASKED, apps=(ended,))), StartJob)
-
-
 @given(
     st.sampled_from([JobState.RUNNING, JobState.DONE, JobState.FAILED]),
     st.integers(1, 4),
@@ -348,177 +334,13 @@ def test_the_work_order_is_one_json_argument() -> None:
     }
 
 
-def test_a_superseded_job_is_ended_also_where_its_application_is_gone() -> None:
-    """Nobody else would: its record would run, and its holds stay, for ever."""
-    old = replace(record(JobState.RUNNING), job_id="another")
-    assert plan(replace(ASKED, running=(old,))) == FailAttempt(
-        "snapshot", "another", 1, "it is not asked for any more", stopped=True
-    )
-    seen = replace(RUNNING, running=(record(JobState.RUNNING),), apps=(app(AppPhase.RUNNING),))
-    assert told(seen)[1] is Reason.SNAPSHOT_RUNNING
-
-
-RUN_JOB = "7a0c2f3e-0000-5000-8000-000000000002"
-SLOT = "schedule:2026-01-01T00:00:00Z"
-
-
-def run(state: JobState, attempt: int = 1, slot: str = SLOT, **fields: Any) -> JobRecord:
-    return replace(record(state, attempt, **fields), job_id=RUN_JOB, slot=slot)
-
-
-def nightly(
-    *runs: JobRecord, upcoming: datetime | None = NOW, objection: str | None = None, **fields: Any
-) -> Scheduled[SnapshotSchedule]:
-    """A schedule whose time is NOW."""
-    spec = {"schedule": "0 0 * * *", "destination": "file:///out", **fields}
-    return Scheduled(
-        spec=SnapshotSchedule.model_validate(spec),
-        template=template(maxAttempts=3),
-        shown=ScheduleStatus(next_schedule_time=upcoming),
-        runs=runs,
-        objection=objection,
-    )
-
-
-ALONE = replace(ASKED, request=None, scheduled=nightly())
-START = StartJob(
-    "c1", "snapshot", "schedule:2026-01-02T00:00:00Z", {"as_of": 41, "destination": "file:///out"}, 1
-)
-
-
-def told_run(seen: SnapshotView) -> tuple[str, Reason]:
-    report = plan_scheduled(seen)
-    assert isinstance(report, RequestedReport)
-    assert report.condition is not None
-    assert report.condition.type == "ScheduledSnapshotCompleted"
-    return report.condition.status, report.condition.reason
-
-
-def test_a_run_that_is_due_is_named_by_its_time_and_reads_the_latest_time() -> None:
-    late = NOW + timedelta(hours=3)
-    assert plan_scheduled(ALONE) == plan_scheduled(replace(ALONE, now=late)) == START
-
-
-@pytest.mark.parametrize(
-    ("scheduled", "expected"),
-    [
-        (nightly(upcoming=None), ("Unknown", Reason.SNAPSHOT_SCHEDULED)),
-        (nightly(run(JobState.RUNNING), upcoming=None), ("Unknown", Reason.SNAPSHOT_RUNNING)),
-        (nightly(run(JobState.RUNNING)), ("Unknown", Reason.SNAPSHOT_RUNNING)),
-        (nightly(run(JobState.DONE), upcoming=None), ("True", Reason.SNAPSHOT_SUCCEEDED)),
-        (
-            nightly(run(JobState.FAILED, 3, by="spark", failures=3), upcoming=None),
-            ("False", Reason.SNAPSHOT_FAILED),
-        ),
-        (nightly(run(JobState.DONE), suspend=True), ("Unknown", Reason.SUSPENDED)),
-        (nightly(suspend=True), ("Unknown", Reason.SUSPENDED)),
-        (nightly(run(JobState.RUNNING), suspend=True), ("Unknown", Reason.SNAPSHOT_RUNNING)),
-        (nightly(objection="too many"), ("False", Reason.SPARK_TEMPLATE_REFUSED)),
-        (nightly(timeZone="Mars/Olympus"), ("False", Reason.INVALID_SCHEDULE)),
-        (nightly(schedule="0 0 31 2 *"), ("False", Reason.INVALID_SCHEDULE)),
-    ],
-)
-def test_what_is_shown_of_a_schedule(
-    scheduled: Scheduled[SnapshotSchedule], expected: tuple[str, Reason]
-) -> None:
-    here = app(AppPhase.RUNNING, job=RUN_JOB)
-    apps = (here,) if any(each.state is JobState.RUNNING for each in scheduled.runs) else ()
-    assert told_run(replace(ALONE, scheduled=scheduled, apps=apps)) == expected
-
-
-def test_a_schedule_wakes_at_its_next_time_and_shows_it() -> None:
-    report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE)), upper=0))
-    assert isinstance(report, RequestedReport)
-    assert report.condition is not None
-    assert report.condition.reason is Reason.SNAPSHOT_NOT_READABLE
-    report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE), upcoming=None)))
-    assert isinstance(report, RequestedReport)
-    assert report.requeue_after == 24 * 3600
-    assert report.fields["snapshotSchedule"] == {
-        "lastScheduleTime": "2026-01-01T00:00:00Z",
-        "nextScheduleTime": "2026-01-03T00:00:00Z",
-        "missedRuns": 0,
-        "job": {"requestId": SLOT, "jobId": RUN_JOB, "attempt": 1, "asOf": 41, "state": "Done"},
-    }
-
-
-def test_a_run_that_failed_is_tried_again_until_the_next_one_is_due() -> None:
-    failed = run(JobState.FAILED, error="boom", by="spark", failures=1)
-    assert plan_scheduled(replace(ALONE, scheduled=nightly(failed, upcoming=None))) == RetryJob(
-        "c1", RUN_JOB, 1
-    )
-    assert plan_scheduled(replace(ALONE, scheduled=nightly(failed))) == START
-    given_up = run(JobState.FAILED, 3, error="boom", by="spark", failures=3)
-    assert plan_scheduled(replace(ALONE, scheduled=nightly(given_up))) == START
-    report = plan_scheduled(replace(ALONE, scheduled=nightly(given_up, upcoming=None)))
-    assert isinstance(report, RequestedReport)
-    assert report.condition is not None
-    assert report.condition.message.endswith("the next one is due at 2026-01-03T00:00:00Z")
-    # Its driver is ended before another one is begun.
-    alive = app(AppPhase.RUNNING, job=RUN_JOB)
-    seen = replace(ALONE, scheduled=nightly(failed), apps=(alive,))
-    assert plan_scheduled(seen) == FailAttempt("snapshot", RUN_JOB, 1, "boom", alive)
-
-
-def test_one_snapshot_is_written_at_a_time_and_neither_ends_the_other() -> None:
-    by_hand = replace(RUNNING, running=(record(JobState.RUNNING),), apps=(app(AppPhase.RUNNING),))
-    seen = replace(by_hand, scheduled=nightly())
-    assert told(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
-    assert told_run(seen) == ("Unknown", Reason.SNAPSHOT_QUEUED)
-    retrying = replace(seen, scheduled=nightly(run(JobState.FAILED, by="spark", failures=1), upcoming=None))
-    assert told_run(retrying) == ("Unknown", Reason.SNAPSHOT_QUEUED)
-
-    alive = app(AppPhase.RUNNING, job=RUN_JOB)
-    seen = replace(
-        ASKED, scheduled=nightly(run(JobState.RUNNING)), running=(run(JobState.RUNNING),), apps=(alive,)
-    )
-    assert told(seen) == ("Unknown", Reason.SNAPSHOT_QUEUED)
-    assert told_run(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
-    # Of many that are due at once each looks seldom whether it may start.
-    queued = plan_scheduled(replace(ALONE, full="2 Spark jobs run"))
-    assert isinstance(queued, RequestedReport)
-    assert queued.requeue_after == 30.0
-    # What was asked for by hand is planned first; done, it is in nobody's way.
-    assert isinstance(plan(replace(ASKED, scheduled=nightly())), StartJob)
-    assert plan_scheduled(replace(ASKED, job=DONE, scheduled=nightly())) == START
-
-
-def test_runs_that_are_long_over_are_forgotten_but_the_last_one_that_was_committed() -> None:
-    runs = [
-        replace(run(JobState.FAILED, slot=f"schedule:2025-12-{day:02}T00:00:00Z"), job_id=f"j{day}")
-        for day in range(1, 22)
-    ]
-    runs[2] = done = replace(runs[2], state=JobState.DONE)
-    seen = replace(ALONE, scheduled=nightly(*runs), last=done)
-    assert plan_scheduled(seen) == ForgetRuns(tuple(f"j{day}" for day in range(11, 0, -1) if day != 3))
-    assert plan_scheduled(replace(seen, scheduled=nightly(*runs[11:], done))) == START
-
-
-def test_a_run_of_a_schedule_that_is_gone_is_ended() -> None:
-    alive = app(AppPhase.RUNNING, job=RUN_JOB)
-    seen = replace(ALONE, scheduled=None, running=(run(JobState.RUNNING),), apps=(alive,))
-    step = plan(seen)
-    assert isinstance(step, FailAttempt)
-    assert (step.job_id, step.app, step.stopped) == (RUN_JOB, alive, True)
-    assert plan_scheduled(seen) == RequestedReport()
-    # One that can't be read for now ends nothing.
-    wrong = replace(seen, scheduled=nightly(run(JobState.RUNNING), timeZone="Mars/Olympus"))
-    assert isinstance(plan(wrong), RequestedReport)
-
-
 def test_an_iceberg_table_is_asked_for_in_place_of_a_folder() -> None:
     table = {"catalog": "shop", "table": "sales.orders", "properties": {"type": "rest", "uri": "https://c"}}
     step = plan(replace(ASKED, request=request(destination=None, iceberg=table)))
     assert isinstance(step, StartJob)
-    assert step.spec == {"as_of": 41, "iceberg": table}
+    assert step.spec == {"as_of": 41, "iceberg": table, "snapshot": "one"}
     job = replace(record(JobState.RUNNING), spec=step.spec)
     (argument,) = arguments({"url": "s3://b/x"}, "c1", job, work_order(job))
     spec = SnapshotSpec.from_json(argument)
     assert spec.iceberg == IcebergTarget(**table)
     assert (spec.destination, spec.as_of) == (None, 41)
-    result = {"as_of": 41, "path": "s3://w/orders", "table": "shop.sales.orders", "snapshot_id": "7"}
-    report = plan(replace(ASKED, last=replace(DONE, result=result), job=DONE))
-    assert isinstance(report, RequestedReport)
-    shown = report.fields["lastSnapshot"]
-    assert (shown["table"], shown["snapshotId"]) == ("shop.sales.orders", "7")
-    assert shown["destination"] == "s3://w/orders"

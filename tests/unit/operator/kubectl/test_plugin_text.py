@@ -30,11 +30,10 @@ from holdfast_operator.kubectl.cluster import (
 )
 from holdfast_operator.kubectl.collections import (
     compaction_outcome,
-    compaction_request,
     handover_outcome,
     handover_to,
+    snapshot_body,
     snapshot_outcome,
-    snapshot_request,
 )
 from holdfast_operator.kubectl.connection_command import command
 from holdfast_operator.kubectl.migrate_command import check, migration, outcome
@@ -277,61 +276,34 @@ def test_a_migration_is_done_when_its_own_condition_says_so() -> None:
     assert of("Progressing") is None
 
 
-def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
+def test_a_snapshot_is_an_object_whose_place_may_be_that_of_the_schedule() -> None:
     body = thing("StorageCollection", "a")
     with pytest.raises(BadInput, match="has no destination"):
-        snapshot_request(body, None, None, None, NOW)
-    assert snapshot_request(body, "file:///b/x", 5, "one", NOW) == {
-        "requestId": "one",
+        snapshot_body(body, None, None, None, NOW)
+    made = snapshot_body(body, "one", "file:///b/x", 5, NOW, delete_files=True)
+    assert (made["kind"], made["metadata"]) == ("CollectionSnapshot", {"name": "one"})
+    assert made["spec"] == {
+        "collectionRef": {"name": "a"},
         "destination": "file:///b/x",
         "asOf": 5,
+        "deletionPolicy": "Delete",
     }
-    body["spec"]["snapshot"] = {"requestId": "one", "destination": "file:///b/x", "asOf": 5}
-    # A merge patch takes the old time away.
-    assert snapshot_request(body, None, None, None, NOW) == {
-        "requestId": "manual-20260102-030405-000",
-        "destination": "file:///b/x",
-        "asOf": None,
-    }
-    again = snapshot_request(body, None, None, None, NOW.replace(microsecond=7_999))
-    assert again["requestId"] == "manual-20260102-030405-007"
-    with pytest.raises(BadInput, match="already"):
-        snapshot_request(body, None, None, "one", NOW)
-    # The first one beside a schedule is written as the schedule's are.
-    body["spec"] |= {"snapshotSchedule": {"destination": "file:///s", "spark": {"maxAttempts": 5}}}
-    assert snapshot_request(body, None, None, "two", NOW)["destination"] == "file:///b/x"
-    del body["spec"]["snapshot"]
-    assert snapshot_request(body, None, None, "two", NOW) == {
-        "requestId": "two",
-        "destination": "file:///s",
-        "asOf": None,
-        "spark": {"maxAttempts": 5},
-    }
-    table = {"catalog": "shop", "table": "sales.orders", "properties": {"type": "rest"}}
-    body["spec"] |= {"snapshot": {"requestId": "one", "iceberg": table}}
-    assert snapshot_request(body, None, 5, "two", NOW) == {"requestId": "two", "iceberg": table, "asOf": 5}
-    to_folder = {"requestId": "two", "destination": "s3://b", "iceberg": None, "asOf": 5}
-    assert snapshot_request(body, "s3://b", 5, "two", NOW) == to_folder
-    last = {"requestId": "two", "destination": "file:///b/x/2", "asOf": 7, "rows": 3}
-    body["status"] = marked(lastSnapshot=last)
-    assert snapshot_outcome("two")(body) == Done("done: file:///b/x/2 as of 7, 3 rows")
-    assert snapshot_outcome("three")(body) is None
-    failed = {"type": "SnapshotCompleted", "status": "False", "reason": "SnapshotFailed", "message": "no"}
-    body["status"] = marked(others=[failed])
-    with pytest.raises(GivenUp, match="SnapshotFailed: no"):
-        snapshot_outcome("three")(body)
+    body["spec"] |= {"snapshotSchedule": {"destination": "file:///s"}}
+    made = snapshot_body(body, None, None, None, NOW.replace(microsecond=7_999))
+    assert made["metadata"] == {"name": "a-20260102-030405-007"}
+    assert made["spec"] == {"collectionRef": {"name": "a"}}
+    done = thing("CollectionSnapshot", "one", **marked(location="file:///b/x/2", asOf=7, rows=3))
+    assert snapshot_outcome(done) == Done("done: file:///b/x/2 as of 7, 3 rows")
+    assert snapshot_outcome(thing("CollectionSnapshot", "one")) is None
+    done["spec"] |= {"collectionRef": {"name": "a"}}
+    lines = [each.split() for each in details(done, [done], NOW, 120)]
+    assert ["location", "file:///b/x/2"] in lines
+    assert ["on", "deletion", "Retain", "the", "files"] in lines
 
 
 def test_a_compaction_is_asked_for_once_by_a_name_and_told_in_a_line() -> None:
     body = thing("StorageCollection", "a")
-    assert compaction_request(body, None, NOW) == {"requestId": "manual-20260102-030405-000"}
-    body["spec"]["compactionSchedule"] = {"schedule": "@daily", "spark": {"maxAttempts": 5}}
-    assert compaction_request(body, "one", NOW) == {"requestId": "one", "spark": {"maxAttempts": 5}}
-    # A merge patch leaves the template of the last one.
-    body["spec"]["compaction"] = {"requestId": "one", "spark": {}}
-    assert compaction_request(body, "two", NOW) == {"requestId": "two"}
-    with pytest.raises(BadInput, match="already"):
-        compaction_request(body, "one", NOW)
+    body["spec"]["compactionSchedule"] = {"schedule": "@daily"}
     last = {"requestId": "two", "shards": 4, "compacted": 3, "left": 1, "rowsBefore": 12_000, "rows": 9_000}
     body["status"] = marked(
         lastCompaction=last, compactionSchedule={"nextScheduleTime": "2026-01-03T00:00:00Z"}
@@ -343,7 +315,10 @@ def test_a_compaction_is_asked_for_once_by_a_name_and_told_in_a_line() -> None:
     assert ["compaction", "two:", *text.split()] in lines
     assert ["compacts", "@daily", "(UTC):", "next", "2026-01-03T00:00:00Z"] in lines
     failed = {"type": "CompactionCompleted", "status": "False", "reason": "CompactionFailed", "message": "no"}
-    body["status"] = marked(others=[failed])
+    # An annotation has no generation: what is said of the request before is not taken for the outcome.
+    body["status"] = marked(others=[failed], compactionRequest="two")
+    assert compaction_outcome("three")(body) is None
+    body["status"]["compactionRequest"] = "three"
     with pytest.raises(GivenUp, match="CompactionFailed: no"):
         compaction_outcome("three")(body)
     assert remarks(body) == [failed]
@@ -369,15 +344,16 @@ def test_only_a_rendition_that_can_takes_over_and_only_by_hand() -> None:
 
 
 def test_what_a_restore_makes() -> None:
-    body = thing("StorageCollection", "a", lastSnapshot={"destination": "file:///s"})
-    assert (snapshot_of(body, None), snapshot_of(body, "s3://t/u")) == ("file:///s", "s3://t/u")
-    path = thing("StorageCollection", "a", lastSnapshot={"destination": "/with space/s"})
-    assert snapshot_of(path, None) == "file:///with%20space/s"
-    iceberg = thing("StorageCollection", "a", lastSnapshot={"destination": "/w/t", "table": "shop.a.b"})
+    body = thing("StorageCollection", "a", lastSnapshot={"name": "s1", "location": "/s"})
+    assert snapshot_of(body, None) == {"snapshotRef": {"name": "s1"}}
+    assert snapshot_of(body, "snapshot/s2") == {"snapshotRef": {"name": "s2"}}
+    assert snapshot_of(body, "s3://t/u") == {"snapshot": "s3://t/u"}
+    assert snapshot_of(body, "/with space/s") == {"snapshot": "file:///with%20space/s"}
+    iceberg = thing("StorageCollection", "a", lastSnapshot={"name": "s1", "table": "shop.a.b"})
     with pytest.raises(BadInput, match=r"the Iceberg table shop\.a\.b, which can't be restored"):
         snapshot_of(iceberg, None)
-    assert snapshot_of(iceberg, "file:///s") == "file:///s"
-    body["spec"]["restoreFrom"] = {"snapshot": "file:///s"}
+    assert snapshot_of(iceberg, "file:///s") == {"snapshot": "file:///s"}
+    body["spec"]["restoreFrom"] = {"snapshotRef": {"name": "s1"}}
     with pytest.raises(GivenUp, match="never restores twice"):
         snapshot_of(body, None)
     other = thing()
