@@ -36,7 +36,7 @@ _REPOSITORY, _TAG = OPERATOR.rsplit(":", 1)
 VALUES: Final[Mapping[str, Any]] = {
     "image": {"repository": _REPOSITORY, "tag": _TAG, "pullPolicy": "Never"},
     "replicas": 2,
-    "storage": {"embedded": {"enabled": False}},
+    "storage": {"embedded": {"enabled": False}, "letAllNamespacesUseOwnCredentialsAnywhere": True},
     "credentialsSecret": "stores",
     "extraArgs": ["--unsteady-interval=0.5", "--steady-interval=2"],
     "log": {"level": "debug"},

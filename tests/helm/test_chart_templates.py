@@ -140,6 +140,41 @@ def test_what_can_not_work_is_refused(values: dict[str, Any], told: str) -> None
         template("holdfast-operator", values)
 
 
+OWN_CREDENTIALS = [
+    ({"credentialsSecret": "stores"}, "credentialsSecret"),
+    (
+        {"serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/x"}}},
+        "serviceAccount.annotations (eks.amazonaws.com/role-arn)",
+    ),
+    ({"extraEnv": [{"name": "PGPASSWORD", "value": "x"}]}, "extraEnv (PGPASSWORD)"),
+]
+LET_ALL = "letAllNamespacesUseOwnCredentialsAnywhere"
+
+
+@pytest.mark.parametrize(("values", "told"), OWN_CREDENTIALS)
+def test_all_namespaces_get_the_operators_credentials_only_if_that_is_permitted(
+    values: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(HelmError) as refused:
+        template("holdfast-operator", values)
+    line = next(line for line in str(refused.value).splitlines() if LET_ALL in line)
+    assert f"{told} gives the operator credentials that Catalogs of all namespaces could use" in line
+    for bounds in (
+        {"storage": {"allowedLocations": ["s3://bucket"]}},
+        {"watch": {"namespaces": ["a"]}},
+        {"storage": {LET_ALL: True}},
+    ):
+        assert template("holdfast-operator", {**values, **bounds})
+
+
+def test_an_environment_without_credentials_needs_no_permission() -> None:
+    values = {
+        "extraEnv": [{"name": "AWS_REGION", "value": "eu"}, {"name": "PGSSLMODE", "value": "verify-full"}],
+        "serviceAccount": {"annotations": {"team": "data"}},
+    }
+    assert template("holdfast-operator", values)
+
+
 def paths(values: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Every value and every group of them that the schema knows."""
     for name, inner in schema["properties"].items():

@@ -123,6 +123,26 @@ in other namespaces.
 {{- end }}
 {{- end }}
 
+{{- /* The first value that gives the operator credentials of its own, or nothing. */}}
+{{- define "holdfast.ownCredentials" -}}
+{{- if .Values.credentialsSecret -}}
+credentialsSecret
+{{- else -}}
+{{- $found := list }}
+{{- range $name, $_ := .Values.serviceAccount.annotations }}
+{{- if has $name (list "eks.amazonaws.com/role-arn" "iam.gke.io/gcp-service-account" "azure.workload.identity/client-id") }}
+{{- $found = append $found (printf "serviceAccount.annotations (%s)" $name) }}
+{{- end }}
+{{- end }}
+{{- range .Values.extraEnv }}
+{{- if regexMatch "^(AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|PROFILE|ROLE_ARN|SHARED_CREDENTIALS_FILE|CONFIG_FILE|WEB_IDENTITY_TOKEN_FILE)|PG(PASSWORD|PASSFILE|SERVICE|SERVICEFILE|SSLKEY))$" (default "" .name) }}
+{{- $found = append $found (printf "extraEnv (%s)" .name) }}
+{{- end }}
+{{- end }}
+{{- with $found }}{{ first . }}{{ end -}}
+{{- end }}
+{{- end }}
+
 {{- /* Checks that a schema can't express, or only with an unhelpful message. */}}
 {{- define "holdfast.check" -}}
 {{- $name := include "holdfast.fullname" . }}
@@ -155,6 +175,10 @@ in other namespaces.
 {{- if regexMatch "[{}]" (replace "{namespace}" "" .) }}
 {{- fail (printf "storage.allowedLocations: %s contains braces; the only placeholder is {namespace}, so write other braces as %%7B and %%7D" .) }}
 {{- end }}
+{{- end }}
+{{- $own := include "holdfast.ownCredentials" . }}
+{{- if and $own (not (or .Values.watch.namespaces .Values.storage.allowedLocations .Values.storage.letAllNamespacesUseOwnCredentialsAnywhere)) }}
+{{- fail (printf "%s gives the operator credentials that Catalogs of all namespaces could use at any location; set storage.allowedLocations or watch.namespaces, or permit it with storage.letAllNamespacesUseOwnCredentialsAnywhere=true" $own) }}
 {{- end }}
 {{- if and .Values.storage.shared (not .Values.storage.embedded.enabled) }}
 {{- fail "storage.shared requires storage.embedded.enabled=true, because it shares the volume of the embedded storage" }}
