@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from helm.values import ALL_ON, HA
 from holdfast_operator.__main__ import _limits, _parser
-from holdfast_operator.api.generate import RESOURCES, custom_resource_definition
+from holdfast_operator.api.generate import RESOURCES, ROLES, cluster_role, custom_resource_definition
 from holdfast_operator.api.names import OPERATORS
 from holdfast_operator.app import STUCK_WAIT, Operator, Options
 from holdfast_operator.engine.kube import Kube
@@ -264,7 +264,7 @@ def test_names_that_look_like_something_else_stay_names(like: str) -> None:
         assert found.count(like) > 10
         assert {type(each) for each in found} == {str}
     crds = list(strings([each["metadata"] for each in template("holdfast-crds", name=like)]))
-    assert crds.count(like) == len(RESOURCES)
+    assert crds.count(like) == len(RESOURCES) + len(ROLES)
 
 
 @pytest.mark.parametrize("release", ["2024", "my.release"])
@@ -748,8 +748,15 @@ def test_the_chart_of_the_crds_has_what_the_models_say() -> None:
         assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep", "a": "b"}
         assert crd["metadata"]["labels"].items() <= found["metadata"]["labels"].items()
         assert found["metadata"]["labels"]["c"] == "d"
-    assert len(objects) == len(wanted)
-    loose = template("holdfast-crds", {"keep": False})
+    for name in ROLES:
+        role, expected = find(objects, "ClusterRole", name), cluster_role(name)
+        assert role["rules"] == expected["rules"]
+        assert expected["metadata"]["labels"].items() - {("app.kubernetes.io/name", "holdfast")} <= (
+            role["metadata"]["labels"].items()
+        )
+    assert len(objects) == len(wanted) + len(ROLES)
+    loose = template("holdfast-crds", {"keep": False, "aggregatedRoles": False})
+    assert {each["kind"] for each in loose} == {"CustomResourceDefinition"}
     assert all("annotations" not in each["metadata"] for each in loose)
 
 

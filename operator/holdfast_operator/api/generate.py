@@ -1,8 +1,11 @@
-"""Writes the CRDs from the models: `python -m holdfast_operator.api.generate crds [--chart DIR] [--check]`.
+"""Writes the CRDs and the ClusterRoles for users from the models.
+
+`python -m holdfast_operator.api.generate crds [--chart DIR] [--check]`
 
 Invariants
 - The files depend only on the models. `--check` exits with 1 if a file is out of date.
 - A CRD's template in the chart differs from the CRD only in annotations and labels from the chart's values.
+- The ClusterRoles have the rights on all kinds, and on nothing else. No user may write a status.
 """
 
 import argparse
@@ -28,6 +31,15 @@ RESOURCES: Final[tuple[type[Resource], ...]] = (
     CollectionSnapshot,
 )
 _KUSTOMIZATION: Final = "kustomization.yaml"
+_CLUSTER_ROLES: Final = "clusterroles.yaml"
+_READ: Final = ("get", "list", "watch")
+_EDIT: Final = (*_READ, "create", "patch", "update", "delete")
+ROLES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "holdfast-viewer": ("view", _READ),
+    "holdfast-editor": ("edit", _EDIT),
+    "holdfast-admin": ("admin", (*_EDIT, "deletecollection")),
+}
+"""The ClusterRoles for users: the role of Kubernetes that contains each of them, and its verbs."""
 _HEADER: Final = "# Generated from operator/holdfast_operator/api: change the models and run 'make crds'.\n"
 
 
@@ -73,12 +85,36 @@ def custom_resource_definition(model: type[Resource]) -> dict[str, Any]:
     }
 
 
+def cluster_role(name: str) -> dict[str, Any]:
+    """Returns one of `ROLES`."""
+    part_of, verbs = ROLES[name]
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {
+            "name": name,
+            "labels": {
+                LABEL_NAME: "holdfast",
+                f"rbac.authorization.k8s.io/aggregate-to-{part_of}": "true",
+            },
+        },
+        "rules": [
+            {
+                "apiGroups": [GROUP],
+                "resources": [model.definition.kind.plural for model in RESOURCES],
+                "verbs": list(verbs),
+            }
+        ],
+    }
+
+
 def files() -> dict[str, str]:
     """Returns the text of all generated files, by name."""
     manifests = {
         f"{GROUP}_{model.definition.kind.plural}.yaml": _HEADER + _yaml(custom_resource_definition(model))
         for model in RESOURCES
     }
+    manifests[_CLUSTER_ROLES] = _HEADER + "---\n".join(_yaml(cluster_role(name)) for name in ROLES)
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -89,11 +125,15 @@ def files() -> dict[str, str]:
 
 _NAMED: Final = "metadata:\n  name: "
 _LABELLED: Final = f"  labels:\n    {LABEL_NAME}: holdfast\n"
+_LABELS: Final = '  labels:\n    {{- include "holdfast-crds.labels" . | nindent 4 }}\n'
 
 
 def chart_files() -> dict[str, str]:
-    """Returns the text of the CRDs as templates of the chart `holdfast-crds`, by name."""
-    return {name: _template(text) for name, text in files().items() if name != _KUSTOMIZATION}
+    """Returns the text of the CRDs and ClusterRoles as templates of the chart `holdfast-crds`, by name."""
+    texts = files()
+    roles = texts[_CLUSTER_ROLES].replace(_LABELLED, _LABELS)
+    crds = {name: _template(text) for name, text in texts.items() if name.startswith(GROUP)}
+    return {**crds, _CLUSTER_ROLES: f"{{{{- if .Values.aggregatedRoles }}}}\n{roles}{{{{- end }}}}\n"}
 
 
 def _template(text: str) -> str:
@@ -104,7 +144,7 @@ def _template(text: str) -> str:
     assert named, "a CRD begins with its name"
     assert labelled, "a CRD has the label by which `kubectl wait` finds it"
     return (
-        f'{before}{named}{name}  labels:\n    {{{{- include "holdfast-crds.labels" . | nindent 4 }}}}\n'
+        f"{before}{named}{name}{_LABELS}"
         '  {{- with include "holdfast-crds.annotations" . }}\n'
         "  annotations:\n    {{- . | nindent 4 }}\n  {{- end }}\n"
         f"{spec}"

@@ -31,6 +31,8 @@ def test_the_files_are_what_the_models_say() -> None:
 def test_a_template_is_the_crd_but_for_labels_and_annotations() -> None:
     templates = generate.chart_files()
     assert [*templates] == [name for name in generate.files() if name != "kustomization.yaml"]
+    roles = [name for name in templates if not name.startswith("holdfast.dev_")]
+    assert roles == ["clusterroles.yaml"]
     for name, text in templates.items():
         plain = [line for line in text.splitlines() if "{{" not in line and line != "  annotations:"]
         assert plain == [
@@ -38,6 +40,17 @@ def test_a_template_is_the_crd_but_for_labels_and_annotations() -> None:
             for line in generate.files()[name].splitlines()
             if line != "    app.kubernetes.io/name: holdfast"
         ]
+
+
+def test_users_get_rights_on_all_kinds_and_never_on_a_status() -> None:
+    kinds = {model.definition.kind.plural for model in generate.RESOURCES}
+    for name in generate.ROLES:
+        (rule,) = generate.cluster_role(name)["rules"]
+        assert rule["apiGroups"] == ["holdfast.dev"]
+        assert set(rule["resources"]) == kinds
+        assert "*" not in rule["verbs"]
+    verbs = [set(generate.cluster_role(name)["rules"][0]["verbs"]) for name in generate.ROLES]
+    assert verbs[0] < verbs[1] < verbs[2]
 
 
 def test_braces_in_a_description_are_no_action_of_helm() -> None:
