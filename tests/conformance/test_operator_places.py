@@ -14,9 +14,11 @@ from holdfast.errors import StoreUnreachable
 from holdfast.persist import PersistClient, Schema
 from holdfast_operator.catalogs.facts import Opening, RestoreFailed, ShadowFacts
 from holdfast_operator.catalogs.open_catalog import OpenCatalog
+from holdfast_operator.catalogs.opening import durable_state
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName
 from holdfast_operator.collections.steps import EnsureItem
+from holdfast_operator.places.credentials import Credentials
 from holdfast_operator.places.storage import DumpSource, StashLocation, Storage
 from testbed.minio import Minio
 from testbed.postgres import USER, PostgresServer
@@ -71,6 +73,27 @@ def test_an_object_of_any_size_is_not_read_into_memory(
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.s3
+def test_a_location_in_s3_takes_the_credentials_of_its_secret(
+    opening: Opening, minio: Minio, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "the-operators-own")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-own")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "planted-token")
+    own = {"AWS_ACCESS_KEY_ID": minio.access_key, "AWS_SECRET_ACCESS_KEY": minio.secret_key}
+    end = f"?endpoint={minio.endpoint}&region=us-east-1"
+    for storage in (
+        Storage(url=f"s3://{bucket}/whole{end}"),
+        Storage(blob=f"s3://{bucket}/blob{end}", consensus=f"s3://{bucket}/log{end}"),
+    ):
+        mine = replace(opening, storage=storage)
+        OpenCatalog.open(mine, Credentials(storage=own)).close()
+        assert durable_state(mine, Credentials(storage=own)).epoch == 1
+        with pytest.raises(StoreUnreachable) as error:
+            OpenCatalog.open(mine)
+        assert "planted" not in str(error.value)
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_stash_in_postgres_takes_the_credentials_of_its_secret(
@@ -82,10 +105,10 @@ def test_a_stash_in_postgres_takes_the_credentials_of_its_secret(
         shadowed = replace(opening, stash=StashLocation(url, schema="shop"), shadow=True)
         if wrong:
             with pytest.raises(StoreUnreachable, match=r"127\.0\.0\.1") as error:
-                OpenCatalog.open(shadowed, credentials)
+                OpenCatalog.open(shadowed, Credentials(stash=credentials))
             assert credentials["password"] not in caplog.text + str(error.value)
             return
-        catalog = OpenCatalog.open(shadowed, credentials)
+        catalog = OpenCatalog.open(shadowed, Credentials(stash=credentials))
         store.take(
             catalog,
             EnsureItem(

@@ -6,7 +6,7 @@ any time. With `mode="read"`, the client writes nothing anywhere, not even lease
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Self
 from uuid import UUID
@@ -92,17 +92,18 @@ class PersistClient:
         config: PersistConfig | None = None,
         cache: CacheConfig | None = None,
         metrics: StoreMetrics | None = None,
+        credentials: Mapping[str, str] | None = None,
     ) -> "PersistClient":
         """Open the location at `url` (`file:///dir`, `s3://...`, `memory://name`), or at a pair of URLs.
 
         A path is a folder, like `file:///dir`, and `@prod` is a location that the user's configuration file
         names. The form for S3 is
         `s3://bucket/prefix?endpoint=...&region=...`. It names a location, a blob store or a consensus store.
-        If it names a location, all shards share the rate of one log of objects. Credentials come from the
-        environment.
+        If it names a location, all shards share the rate of one log of objects.
 
-        `cache` keeps blobs that were read or written, within its bounds. `metrics` counts the calls of both
-        stores.
+        Credentials come from the environment, or for S3 from `credentials`, which has the names of AWS's
+        environment variables. `cache` keeps blobs that were read or written, within its bounds. `metrics`
+        counts the calls of both stores.
 
         Raises:
             BadInput: a URL is invalid.
@@ -119,6 +120,7 @@ class PersistClient:
             retry_s=config.retry_deadline_s,
             metrics=metrics,
             cache=cache,
+            credentials=credentials,
         )
         return cls(location, mode=mode, config=config)
 

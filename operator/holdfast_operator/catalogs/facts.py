@@ -119,6 +119,8 @@ class Opening:
     """The source that a new catalog is filled from, instead of the bootstrap."""
     observed: bool = False
     """Whether the catalog is only read, because another process writes to it."""
+    secrets: int = 0
+    """`Credentials.version` of what it is opened with."""
     least_epoch: int = 0
     """The epoch that the catalog had before. If its store has a lower one, the open raises
     `EpochWentBack`."""
@@ -252,6 +254,8 @@ class CatalogView:
     """The format version that the annotation approves an upgrade to."""
     unusable_secret: Health | None = None
     """The problem with a Secret that the spec names."""
+    secrets: int = 0
+    """`Credentials.version` of the Secrets."""
     under_way: bool = False
     """Whether an open, a preflight or an upgrade check is running, or its result is not taken yet."""
     opened: Opening | None = None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from holdfast.errors import (
+    BadInput,
     CatalogOutOfSync,
     Deprecated,
     Fenced,
@@ -68,9 +69,16 @@ from holdfast_operator.engine.resources import annotation, has_finalizer, is_del
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status_writer import is_ready, timestamp
 from holdfast_operator.engine.steps import Decision, Settle, reconciling, stalled
-from holdfast_operator.places.credentials import credentials_of, forget_secrets, unusable_secret
+from holdfast_operator.places.credentials import Credentials, SecretNotFound, credentials_of, forget_secrets
 from holdfast_operator.places.long_calls import UnderWay
-from holdfast_operator.places.storage import RefusedLocation, RestoreSource, Storage, resolve, resolve_restore
+from holdfast_operator.places.storage import (
+    RefusedLocation,
+    RestoreSource,
+    Storage,
+    resolve,
+    resolve_restore,
+    stash_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +140,12 @@ class CatalogHandler(Handler[CatalogView]):
         deleting = is_deleting(body)
         older = self._cache.older_rival(key)
         status = body.get("status", {})
-        facts = None if deleting else await self._facts(key)
+        secrets = await self._secrets(key, body, spec, storage, restore)
+        version = secrets.version if isinstance(secrets, Credentials) else None
+        opened = self._stores.opened(key)
+        # A handle with older credentials may not reach its store. The plan closes it.
+        outdated = opened is not None and version is not None and opened.secrets != version
+        facts = None if deleting or outdated else await self._facts(key)
         dependents = await collections_of(self.services.kube, key) if deleting else ()
         return CatalogView(
             name=f"{key.namespace}/{key.name}",
@@ -153,7 +166,8 @@ class CatalogHandler(Handler[CatalogView]):
             reopen=annotation(body, ANNOTATION_REOPEN),
             approved_upgrade=annotation(body, ANNOTATION_APPROVE_UPGRADE),
             restored_from=self._restored_from(key, status),
-            unusable_secret=await self._unusable_secret(key, body, spec, storage),
+            unusable_secret=secrets if isinstance(secrets, Health) else None,
+            secrets=version or 0,
             under_way=self._stores.under_way(key),
             opened=self._stores.opened(key),
             facts=facts,
@@ -282,7 +296,7 @@ class CatalogHandler(Handler[CatalogView]):
         except (VersionTooNew, Deprecated, UpgradePending) as error:
             raise Halt(await self._not_opened(key, body, opening, error)) from None
         except (LinkConflict, StrategyMismatch, LinkedElsewhere) as error:
-            raise Halt(await self._not_linked(body, opening, error)) from None
+            raise Halt(await self._not_linked(key, body, opening, error)) from None
         except Fenced as error:
             raise Halt(takeovers.shut_out(error, opening)) from None
         except EpochWentBack as error:
@@ -337,7 +351,7 @@ class CatalogHandler(Handler[CatalogView]):
             error = UpgradePending(f"{error}; {said}", hint=error.hint)
         return replace(settled(error), fields=_closed_fields(body, found), retry=retry)
 
-    async def _not_linked(self, body: Json, opening: Opening, error: HoldfastError) -> Settle:
+    async def _not_linked(self, key: ObjectKey, body: Json, opening: Opening, error: HoldfastError) -> Settle:
         """Returns what to show for a catalog whose two stores don't fit together.
 
         If the stores are no longer linked, this removes the link from the status. While the status shows a
@@ -352,7 +366,7 @@ class CatalogHandler(Handler[CatalogView]):
             )
             settle = replace(settle, health=replace(settle.health, message=text))
         with contextlib.suppress(HoldfastError):
-            if not await self._stores.is_linked(opening):
+            if not await self._stores.is_linked(opening, await self._credentials(key, opening)):
                 fields.pop("link", None)
         return replace(settle, fields=fields)
 
@@ -380,9 +394,15 @@ class CatalogHandler(Handler[CatalogView]):
         log.info(note.message)
         await self.services.events.post(key, body["metadata"]["uid"], note)
 
-    async def _unusable_secret(
-        self, key: ObjectKey, body: Json, spec: CatalogSpec | None, storage: Storage | RefusedLocation
-    ) -> Health | None:
+    async def _secrets(
+        self,
+        key: ObjectKey,
+        body: Json,
+        spec: CatalogSpec | None,
+        storage: Storage | RefusedLocation,
+        restore: RestoreSource | RefusedLocation | None,
+    ) -> Credentials | Health | None:
+        """Returns the credentials, the problem with them, or None if they are not needed."""
         if spec is None or isinstance(storage, RefusedLocation):
             return None
         ended = self._stores.opened(key) is not None or self._stores.is_void(key)
@@ -390,10 +410,19 @@ class CatalogHandler(Handler[CatalogView]):
             # The Secret is no longer needed. In a namespace that is being deleted, the Secret or the
             # permission to read it may be gone.
             return None
-        return await unusable_secret(self.services.kube, key, spec, deleting=is_deleting(body))
+        source = None if isinstance(restore, RefusedLocation) else restore
+        try:
+            return await credentials_of(
+                *(self.services.kube, key, storage, stash_of(spec), source), deleting=is_deleting(body)
+            )
+        except (SecretNotFound, BadInput) as error:
+            return settled(error).health
 
-    async def _credentials(self, key: ObjectKey, opening: Opening) -> Mapping[str, str]:
-        return await credentials_of(self.services.kube, key, opening.stash)
+    async def _credentials(self, key: ObjectKey, opening: Opening) -> Credentials:
+        return await credentials_of(
+            *(self.services.kube, key, opening.storage, opening.stash, opening.restore),
+            deleting=opening.existing_only,
+        )
 
     def _void(self, key: ObjectKey) -> None:
         if not self._stores.is_void(key):

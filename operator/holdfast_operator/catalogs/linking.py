@@ -3,10 +3,9 @@
 Invariants
 - If the spec names a stash, the stash is read. If it can't be reached, nothing is opened, because it may be
   the source of truth.
-- Credentials are only in the URL with which the stash is opened. They are never shown or logged.
+- Credentials are only in what the stores are opened with. They are never shown or logged.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypedDict
 
@@ -19,7 +18,8 @@ from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.errors import BadInput, Fenced, UnusablePath
 from holdfast.persist import PersistClient, Prepared
 from holdfast_operator.catalogs.facts import Opening, UnknownLocation
-from holdfast_operator.places.storage import Storage, url_with
+from holdfast_operator.places.credentials import Credentials
+from holdfast_operator.places.storage import Storage, consensus_with, of_s3, url_with
 
 _STRATEGIES: Final = {"OneTombstone": Strategy.ONE_TOMBSTONE, "TwoTombstones": Strategy.TWO_TOMBSTONES}
 
@@ -31,10 +31,18 @@ class LinkFacts(TypedDict, total=False):
     truth: str
 
 
-def connect(storage: Storage, *, mode: Literal["write", "read"] = "write") -> PersistClient:
+def connect(
+    storage: Storage, credentials: Credentials, *, mode: Literal["write", "read"] = "write"
+) -> PersistClient:
     """Returns a client of a location. Raises `StoreUnreachable`, and `UnknownLocation` for an invalid URL."""
     try:
-        return PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus, mode=mode)
+        return PersistClient.open(
+            storage.url,
+            blob=storage.blob,
+            consensus=consensus_with(storage, credentials.storage),
+            mode=mode,
+            credentials=of_s3(credentials.storage),
+        )
     except UnusablePath:
         raise
     except BadInput as error:
@@ -42,21 +50,21 @@ def connect(storage: Storage, *, mode: Literal["write", "read"] = "write") -> Pe
 
 
 def closed_catalog(
-    client: PersistClient, opening: Opening, credentials: Mapping[str, str], *, read_only: bool = False
+    client: PersistClient, opening: Opening, credentials: Credentials, *, read_only: bool = False
 ) -> OpenableCatalog:
-    """Returns the catalog of `opening`. `credentials` are those of its stash, if it has one."""
+    """Returns the catalog of `opening`, on a client of its location."""
     if opening.stash is None:
         return persist_catalog(client, opening.organization_id)
     return linked(client, opening, credentials, read_only=read_only)
 
 
 def linked(
-    client: PersistClient, opening: Opening, credentials: Mapping[str, str], *, read_only: bool = False
+    client: PersistClient, opening: Opening, credentials: Credentials, *, read_only: bool = False
 ) -> LinkedCatalog:
     """Returns the catalog in the two stores of `opening`, which must have a stash."""
     assert opening.stash is not None
     return linked_catalog(
-        stash_catalog(url_with(opening.stash, credentials), read_only=read_only),
+        stash_catalog(url_with(opening.stash, credentials.stash), read_only=read_only),
         persist_catalog(client, opening.organization_id),
         backend=Backend(opening.backend),
         strategy=_STRATEGIES.get(opening.strategy or ""),

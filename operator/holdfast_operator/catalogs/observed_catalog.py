@@ -9,9 +9,8 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TypeVar
 
 from holdfast.catalog import CATALOG_VERSION, FenceToken, OpenMode, ReadOnlyCatalog, catalog_shard_id
@@ -26,6 +25,7 @@ from holdfast.errors import HoldfastError, NoLocation, StorageError
 from holdfast.persist import PersistClient
 from holdfast_operator.catalogs.facts import CatalogFacts, NothingThere, NotReadable, Opening
 from holdfast_operator.catalogs.linking import closed_catalog, connect, linked_by
+from holdfast_operator.places.credentials import NO_CREDENTIALS, Credentials
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class ObservedCatalog:
     """A catalog that is only read, with a read-only client of its location."""
 
-    def __init__(self, opening: Opening, client: PersistClient, credentials: Mapping[str, str]) -> None:
+    def __init__(self, opening: Opening, client: PersistClient, credentials: Credentials) -> None:
         self.opening = opening
         self.client = client
         self._closed = closed_catalog(client, opening, credentials, read_only=True)
@@ -49,16 +49,14 @@ class ObservedCatalog:
         self._lock = threading.RLock()
 
     @classmethod
-    def open(
-        cls, opening: Opening, credentials: Mapping[str, str] = MappingProxyType({})
-    ) -> "ObservedCatalog":
+    def open(cls, opening: Opening, credentials: Credentials = NO_CREDENTIALS) -> "ObservedCatalog":
         """Opens the location for reading.
 
         Raises `NothingThere` if no writer has initialized the catalog yet, `UnknownLocation` if the storage
         can't be opened at all, and `StoreUnreachable`.
         """
         try:
-            client = connect(opening.storage, mode="read")
+            client = connect(opening.storage, credentials, mode="read")
         except NoLocation as error:
             raise NothingThere(str(error), hint=error.hint) from error
         try:

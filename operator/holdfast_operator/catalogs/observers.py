@@ -5,8 +5,8 @@ Only the stores can show which of them do: see `opening.check_owner`.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 
+from holdfast.errors import BadInput
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.catalogs.opening import Observer
 from holdfast_operator.catalogs.plan import opening_for
@@ -14,7 +14,7 @@ from holdfast_operator.engine.cache import ObjectCache
 from holdfast_operator.engine.handler import OperatorSettings
 from holdfast_operator.engine.kube import Gone, Kube, ObjectKey
 from holdfast_operator.engine.specs import parse_spec
-from holdfast_operator.places.credentials import credentials_of
+from holdfast_operator.places.credentials import NO_CREDENTIALS, SecretNotFound, credentials_of
 from holdfast_operator.places.storage import Storage, resolve
 
 
@@ -46,7 +46,7 @@ async def _observer(
         return None
     name = f"{key.namespace}/{key.name}"
     opening = opening_for(spec, storage, name=name, holder="", approved_upgrade="", truth="")
-    credentials: Mapping[str, str] = {}
-    with contextlib.suppress(Gone):
-        credentials = await credentials_of(kube, key, opening.stash)
+    credentials = NO_CREDENTIALS
+    with contextlib.suppress(SecretNotFound, BadInput):
+        credentials = await credentials_of(kube, key, storage, opening.stash)
     return Observer(opening, credentials, older)

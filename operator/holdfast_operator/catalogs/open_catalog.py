@@ -11,7 +11,6 @@ Invariants
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TypeVar
 
 from holdfast.catalog import Catalog, ReadOnlyCatalog, Transaction, catalog_shard_id
@@ -27,6 +26,7 @@ from holdfast_operator.catalogs.linking import InTwo, StashGuard
 from holdfast_operator.catalogs.objects import ObjectName, ObjectsPlan, plan_objects
 from holdfast_operator.catalogs.opening import HasCatalog, Observer, no_others, open_writable
 from holdfast_operator.catalogs.shadow import Shadow
+from holdfast_operator.places.credentials import NO_CREDENTIALS, Credentials
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class OpenCatalog:
     def open(
         cls,
         opening: Opening,
-        credentials: Mapping[str, str] = MappingProxyType({}),
+        credentials: Credentials = NO_CREDENTIALS,
         has_catalog: HasCatalog = no_others,
         observers: Sequence[Observer] = (),
     ) -> "OpenCatalog":

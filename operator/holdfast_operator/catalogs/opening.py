@@ -6,9 +6,8 @@ Invariants
   over from it, even if the URLs of the two Catalogs differ.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from holdfast.catalog import (
     CATALOG_VERSION,
@@ -41,9 +40,8 @@ from holdfast_operator.catalogs.facts import (
 )
 from holdfast_operator.catalogs.linking import InTwo, closed_catalog, connect, in_two, linked_by
 from holdfast_operator.catalogs.restore import commit, prepare
+from holdfast_operator.places.credentials import NO_CREDENTIALS, Credentials
 
-Credentials = Mapping[str, str]
-_NO_CREDENTIALS: Credentials = MappingProxyType({})
 HasCatalog = Callable[[str, str], bool]
 """Returns whether the Catalog `namespace/name` exists and names this organization."""
 
@@ -58,7 +56,7 @@ class Observer:
     """An Observed Catalog of the same organization, and how it opens its store."""
 
     opening: Opening
-    credentials: Credentials = field(default_factory=dict, repr=False)
+    credentials: Credentials = field(default=NO_CREDENTIALS, repr=False)
     older: bool = True
     """Whether it is older than the Catalog that is being opened."""
 
@@ -112,7 +110,7 @@ def _looks_at(observer: Observer, client: PersistClient, tokens: frozenset[Fence
     observe it.
     """
     try:
-        with connect(observer.opening.storage, mode="read") as theirs:
+        with connect(observer.opening.storage, observer.credentials, mode="read") as theirs:
             if theirs.location_id == client.location_id:
                 return True
             if observer.opening.stash is None or not tokens:
@@ -133,15 +131,15 @@ def _tokens(closed: OpenableCatalog) -> frozenset[FenceToken]:
     return frozenset(token for each in parts if (token := each.fence_token()) is not None)
 
 
-def is_initialized(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> bool:
+def is_initialized(opening: Opening, credentials: Credentials = NO_CREDENTIALS) -> bool:
     """Returns whether the catalog exists. Creates nothing but the location of a catalog that has a stash."""
     try:
-        client = connect(opening.storage, mode="read")
+        client = connect(opening.storage, credentials, mode="read")
     except NoLocation:
         if opening.stash is None:
             return False
         # The catalog may be in the stash. Reading that needs a location too, so this creates one.
-        client = connect(opening.storage)
+        client = connect(opening.storage, credentials)
     with client:
         return closed_catalog(client, opening, credentials, read_only=True).is_initialized()
 
@@ -164,13 +162,13 @@ def _check_epoch(opening: Opening, credentials: Credentials) -> None:
 
 def open_writable(
     opening: Opening,
-    credentials: Credentials = _NO_CREDENTIALS,
+    credentials: Credentials = NO_CREDENTIALS,
     has_catalog: HasCatalog = no_others,
     observers: Sequence[Observer] = (),
 ) -> tuple[PersistClient, Catalog, Start, InTwo | None]:
     """Opens a catalog for writing. A new catalog is initialized first, or filled from `opening.restore`.
 
-    `credentials` are those of the stash. `has_catalog` and `observers` find other Catalogs that may own it.
+    `has_catalog` and `observers` find other Catalogs that may own it.
 
     Raises `NothingThere` if the catalog doesn't exist and must not be created, `UnknownLocation` if the
     storage can't be opened at all, `StoreUnreachable`, `RestoreFailed`, `Fenced` if the stored deploy
@@ -179,8 +177,8 @@ def open_writable(
     _check_epoch(opening, credentials)
     rows = None
     if opening.restore is not None and not opening.existing_only and not is_initialized(opening, credentials):
-        rows = prepare(opening.restore, opening.organization_id, opening.holder)
-    client = connect(opening.storage)
+        rows = prepare(opening.restore, opening.organization_id, opening.holder, credentials.source)
+    client = connect(opening.storage, credentials)
     try:
         closed = closed_catalog(client, opening, credentials)
         start = Start()
@@ -230,12 +228,12 @@ def _check_current(closed: OpenableCatalog) -> None:
     )
 
 
-def try_upgrade(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> str:
+def try_upgrade(opening: Opening, credentials: Credentials = NO_CREDENTIALS) -> str:
     """Upgrades and reads the whole catalog in memory, and returns the result as a sentence.
 
     Raises `StorageError` if the store fails, because then nothing is known about the catalog.
     """
-    with connect(opening.storage, mode="read") as client:
+    with connect(opening.storage, credentials, mode="read") as client:
         try:
             found = check_upgrade(closed_catalog(client, opening, credentials, read_only=True))
         except HoldfastError as error:
@@ -245,9 +243,9 @@ def try_upgrade(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) ->
     return f"an upgrade check of its {found.objects} objects passes"
 
 
-def durable_state(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Durable:
+def durable_state(opening: Opening, credentials: Credentials = NO_CREDENTIALS) -> Durable:
     """Returns what can be read of a catalog without opening it."""
-    with connect(opening.storage, mode="read") as client:
+    with connect(opening.storage, credentials, mode="read") as client:
         closed = closed_catalog(client, opening, credentials, read_only=True)
         return Durable(
             opening.organization_id,
@@ -264,18 +262,18 @@ def nothing_durable(opening: Opening) -> Durable:
     return Durable(opening.organization_id, catalog_shard_id(opening.organization_id), None, None, None)
 
 
-def is_linked(opening: Opening) -> bool:
+def is_linked(opening: Opening, credentials: Credentials = NO_CREDENTIALS) -> bool:
     """Returns whether the persist store records that it is linked to a stash."""
-    with connect(opening.storage, mode="read") as client:
+    with connect(opening.storage, credentials, mode="read") as client:
         return persist_catalog(client, opening.organization_id).config(LINK) is not None
 
 
-def preflight(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> None:
+def preflight(opening: Opening, credentials: Credentials = NO_CREDENTIALS) -> None:
     """Opens a catalog in memory, with its own client. It changes nothing and fences nobody.
 
     Raises the errors that opening it for writing would raise.
     """
-    with connect(opening.storage) as client:
+    with connect(opening.storage, credentials) as client:
         closed = closed_catalog(client, opening, credentials)
         savepoint = closed.open(
             OpenMode.SAVEPOINT,

@@ -87,6 +87,8 @@ def _plan(seen: CatalogView, rhythm: Rhythm) -> Decision:
 
 def _plan_open(seen: CatalogView, spec: CatalogSpec, storage: Storage, rhythm: Rhythm) -> Decision:
     opening = _opening(seen, spec, storage)
+    if seen.opened is not None and not seen.in_both and _is_otherwise(seen.opened, opening):
+        return Close()
     if seen.opened is None or seen.facts is None:
         if isinstance(seen.restore, RefusedLocation) and not seen.initialized:
             why = seen.restore.reason
@@ -96,8 +98,6 @@ def _plan_open(seen: CatalogView, spec: CatalogSpec, storage: Storage, rhythm: R
             # The process that initializes the catalog needs to know where to do so.
             return Publish(connection_of(spec, storage, spec.backend))
         return Open(opening)
-    if not seen.in_both and _is_otherwise(seen.opened, opening):
-        return Close()
     if not seen.in_both and seen.opened.deploy_generation < spec.deploy_generation:
         return RollOut(opening)
     facts = seen.facts
@@ -153,7 +153,9 @@ def _is_otherwise(opened: Opening, asked: Opening) -> bool:
     """Returns whether the catalog must be opened again, because the settings have changed."""
     return any(
         getattr(opened, field) != getattr(asked, field)
-        for field in (*("observed", "storage", "organization_id", "stash", "shadow", "strategy", "reopen"),)
+        for field in (
+            *("observed", "storage", "organization_id", "stash", "shadow", "strategy", "reopen", "secrets"),
+        )
     )
 
 
@@ -241,7 +243,9 @@ def _opening(seen: CatalogView, spec: CatalogSpec, storage: Storage) -> Opening:
         truth=seen.named_truth,
     )
     restore = None if isinstance(seen.restore, RefusedLocation) else seen.restore
-    return replace(opening, reopen=seen.reopen, restore=restore, least_epoch=seen.known_epoch)
+    return replace(
+        opening, reopen=seen.reopen, secrets=seen.secrets, restore=restore, least_epoch=seen.known_epoch
+    )
 
 
 def _last_opening(seen: CatalogView, spec: CatalogSpec, storage: Storage, *, dropping: bool) -> Opening:

@@ -10,9 +10,10 @@ Invariants
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, Final, TextIO, assert_never
 from urllib.parse import unquote, urlsplit
 
@@ -25,20 +26,33 @@ from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast_operator.catalogs.facts import RestoreFailed
-from holdfast_operator.places.storage import CatalogSource, DumpSource, RestoreSource
+from holdfast_operator.places.storage import (
+    CatalogSource,
+    DumpSource,
+    RestoreSource,
+    consensus_with,
+    of_s3,
+)
 
 _QUIET = PersistConfig(maintenance="off")
 _READ_BYTES: Final = 8 << 20
 """The number of bytes of an S3 object to read in one request and to keep in memory."""
 
 
-def prepare(source: RestoreSource, organization_id: str, holder: str) -> list[Row]:
+def prepare(
+    source: RestoreSource,
+    organization_id: str,
+    holder: str,
+    credentials: Mapping[str, str] = MappingProxyType({}),
+) -> list[Row]:
     """Returns the rows to restore, after a check that this operator can open a catalog made of them.
+
+    `credentials` are for another catalog. A dump is read with the operator's own.
 
     Raises `RestoreFailed` for every problem with the source.
     """
     try:
-        rows = _read(source)
+        rows = _read(source, credentials)
         with PersistClient(
             Location.of(MemoryBlob("rehearsal"), MemoryConsensus("rehearsal")), config=_QUIET
         ) as client:
@@ -66,22 +80,27 @@ def commit(closed: OpenableCatalog, rows: list[Row], *, deploy_generation: int, 
     return True
 
 
-def _read(source: RestoreSource) -> list[Row]:
+def _read(source: RestoreSource, credentials: Mapping[str, str]) -> list[Row]:
     match source:
         case DumpSource():
             with _dump(source) as text:
                 return list(rows_of_dump(text))
         case CatalogSource():
-            return _rows_of_catalog(source)
+            return _rows_of_catalog(source, credentials)
         case _:
             assert_never(source)
 
 
-def _rows_of_catalog(source: CatalogSource) -> list[Row]:
+def _rows_of_catalog(source: CatalogSource, credentials: Mapping[str, str]) -> list[Row]:
     place = source.storage
     try:
         client = PersistClient.open(
-            place.url, blob=place.blob, consensus=place.consensus, mode="read", config=_QUIET
+            place.url,
+            blob=place.blob,
+            consensus=consensus_with(place, credentials),
+            mode="read",
+            config=_QUIET,
+            credentials=of_s3(credentials),
         )
     except NoLocation as error:
         raise Uninitialized(f"{place} doesn't exist") from error

@@ -11,8 +11,7 @@ Invariants
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from holdfast.catalog import FenceToken
@@ -32,14 +31,13 @@ from holdfast_operator.catalogs.opening import (
 )
 from holdfast_operator.catalogs.takeovers import Found
 from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.places.credentials import NO_CREDENTIALS, Credentials
 from holdfast_operator.places.long_calls import LongCall, LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
 
 T = TypeVar("T")
 
-Credentials = Mapping[str, str]
-_NO_CREDENTIALS: Credentials = MappingProxyType({})
 
 _CLOSING: Final = 5.0
 """Seconds to wait for a close. Leases expire, so a deletion needn't wait for a store that hangs."""
@@ -87,12 +85,12 @@ class Stores:
         self,
         catalog: ObjectKey,
         opening: Opening,
-        credentials: Credentials = _NO_CREDENTIALS,
+        credentials: Credentials = NO_CREDENTIALS,
         observers: Sequence[Observer] = (),
     ) -> None:
         """Takes a catalog over, so that its epoch grows. An observed catalog is opened only for reading.
 
-        In all methods, `credentials` are those of the stash. They aren't kept. A catalog that one of
+        In all methods, `credentials` aren't kept beyond the handle that they open. A catalog that one of
         `observers` reads isn't taken over. Raises `UnderWay` while the open is running: call again with the
         same arguments.
         """
@@ -157,7 +155,7 @@ class Stores:
         self._open[catalog] = handle
 
     async def preflight(
-        self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
+        self, catalog: ObjectKey, opening: Opening, credentials: Credentials = NO_CREDENTIALS
     ) -> None:
         """Checks whether a catalog could be opened like this. Changes nothing.
 
@@ -166,16 +164,16 @@ class Stores:
         asked = LongCall(catalog, "preflight", opening.location, opening)
         await self._long.run(asked, lambda: preflight(opening, credentials))
 
-    async def durable_state(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Durable:
+    async def durable_state(self, opening: Opening, credentials: Credentials = NO_CREDENTIALS) -> Durable:
         """Returns what can be read of a catalog without opening it."""
         location = opening.location
         return await self._pool.call("describe", location, lambda: durable_state(opening, credentials))
 
-    async def is_linked(self, opening: Opening) -> bool:
+    async def is_linked(self, opening: Opening, credentials: Credentials = NO_CREDENTIALS) -> bool:
         """Returns whether the persist store records that it is linked to a stash."""
-        return await self._pool.call("describe", opening.location, lambda: is_linked(opening))
+        return await self._pool.call("describe", opening.location, lambda: is_linked(opening, credentials))
 
-    async def answer(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Found:
+    async def answer(self, opening: Opening, credentials: Credentials = NO_CREDENTIALS) -> Found:
         """Returns the result or the error of `durable_state`, for messages. Raises no `HoldfastError`."""
         try:
             return await self.durable_state(opening, credentials)
@@ -187,7 +185,7 @@ class Stores:
             return None
 
     async def try_upgrade(
-        self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
+        self, catalog: ObjectKey, opening: Opening, credentials: Credentials = NO_CREDENTIALS
     ) -> str:
         """Returns the result of an upgrade check of a closed catalog, as a sentence. Raises `UnderWay`."""
         asked = LongCall(catalog, "try_upgrade", opening.location, opening)

@@ -51,9 +51,9 @@ _NEXT = {
 }
 _ABOUT_CREDENTIALS: Final = re.compile(r"credential|password|AWS_ACCESS_KEY_ID", re.IGNORECASE)
 _WHOSE_CREDENTIALS: Final = (
-    "the operator reads its own credentials from its environment (the chart's value credentialsSecret), and "
-    "those of a stash also from spec.stash.credentialsSecretRef; the Secret of spec.storage is for Spark "
-    "jobs and applications"
+    "the operator uses those in the Secret that the spec names for the store (credentialsSecretRef), and "
+    "reads it again by itself; without them, its own from its environment (the chart's value "
+    "credentialsSecret)"
 )
 _MENDS_ITSELF = {Reason.CATALOG_OUT_OF_SYNC, Reason.NOT_SOURCE_OF_TRUTH, Reason.MIGRATION_IN_PROGRESS}
 

@@ -8,7 +8,7 @@ Invariants
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.catalog.move.attempt import MoveProgress
@@ -32,19 +32,24 @@ from holdfast_operator.migrations.facts import (
     plan_message,
     total,
 )
+from holdfast_operator.places.credentials import Credentials
 
 log = logging.getLogger(__name__)
-
-Credentials = Mapping[str, str]
 
 
 class Conductor:
     """One migration of one catalog, starting at its first step."""
 
     def __init__(
-        self, move: RequestedMove, client: PersistClient, catalog: LinkedCatalog, migration: BackendMigration
+        self,
+        move: RequestedMove,
+        client: PersistClient,
+        catalog: LinkedCatalog,
+        migration: BackendMigration,
+        credentials: Credentials,
     ) -> None:
         self.move = move
+        self._credentials = credentials
         self._client = client
         self._catalog = catalog
         self._migration = migration
@@ -65,11 +70,11 @@ class Conductor:
         The migration may run for `timeout` seconds from its first step, and fences others for that time.
         Raises the errors of `check_owner`.
         """
-        client = connect(move.opening.storage)
+        client = connect(move.opening.storage, credentials)
         try:
             catalog = linked(client, move.opening, credentials)
             check_owner(client, catalog, move.opening, has_catalog, observers)
-            return cls(move, client, catalog, _migration(move, catalog, timeout))
+            return cls(move, client, catalog, _migration(move, catalog, timeout), credentials)
         except BaseException:
             client.close()
             raise
@@ -92,7 +97,7 @@ class Conductor:
         """Opens the catalog so that every change is made in both stores."""
         with self._lock:
             log.info("%s: opens the catalog in both stores", self.move.migration_id)
-            client = connect(self.move.opening.storage)
+            client = connect(self.move.opening.storage, self._credentials)
             try:
                 catalog = self._migration.open_shadow()
                 # The migration itself compares the stores, and never rebuilds one from the other here.
@@ -121,7 +126,7 @@ class Conductor:
 def look(move: RequestedMove, credentials: Credentials) -> MoveState:
     """Reads the state of a migration in both stores. Writes nothing."""
     try:
-        client = connect(move.opening.storage, mode="read")
+        client = connect(move.opening.storage, credentials, mode="read")
     except NoLocation:
         # No catalog was ever opened with this storage. So nothing is linked or recorded.
         return MoveState()
@@ -143,7 +148,7 @@ def look(move: RequestedMove, credentials: Credentials) -> MoveState:
 
 def dry_run(move: RequestedMove, credentials: Credentials) -> DryRunResult:
     """Returns what the migration would do. Writes nothing."""
-    with connect(move.opening.storage, mode="read") as client:
+    with connect(move.opening.storage, credentials, mode="read") as client:
         migration = _migration(move, linked(client, move.opening, credentials), 1.0)
         try:
             return plan_message(migration.plan())

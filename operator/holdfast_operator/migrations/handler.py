@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from holdfast.catalog import FenceToken
 from holdfast.catalog.move.truth import Action, Backend
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import BadInput, Fenced, HoldfastError
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Kind, Reason
@@ -48,9 +48,9 @@ from holdfast_operator.migrations.steps import (
     Stop,
     TakeStep,
 )
-from holdfast_operator.places.credentials import credentials_of, forget_secrets, unusable_secret
+from holdfast_operator.places.credentials import Credentials, SecretNotFound, credentials_of, forget_secrets
 from holdfast_operator.places.long_calls import UnderWay
-from holdfast_operator.places.storage import RefusedLocation, resolve
+from holdfast_operator.places.storage import RefusedLocation, resolve, stash_of
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class MigrationHandler(Handler[MigrationView]):
         if seen.move is None:
             return seen
         try:
-            credentials = await credentials_of(self.services.kube, key, seen.move.opening.stash)
+            credentials = await self._credentials(key, seen.move.opening)
             state = await self._migrations.state(key, seen.move, credentials)
         except HoldfastError as error:
             return replace(seen, trouble=settled(error).health)
@@ -216,8 +216,10 @@ class MigrationHandler(Handler[MigrationView]):
         if (older := self._cache.older_rival(owner)) is not None:
             text = f"{older} already has the catalog of Catalog '{owner.name}': move that one instead"
             return stalled(Reason.DUPLICATE_CATALOG, text)
-        if (unusable := await unusable_secret(self.services.kube, owner, asked)) is not None:
-            return unusable
+        try:
+            await credentials_of(self.services.kube, owner, storage, stash_of(asked))
+        except (SecretNotFound, BadInput) as error:
+            return settled(error).health
         return catalog.opening_for(
             asked,
             storage,
@@ -227,12 +229,15 @@ class MigrationHandler(Handler[MigrationView]):
             truth=named_truth(body),
         )
 
+    async def _credentials(self, key: ObjectKey, opening: Opening) -> Credentials:
+        return await credentials_of(self.services.kube, key, opening.storage, opening.stash)
+
     async def _advance(self, key: ObjectKey, body: Json, owner: ObjectKey, step: TakeStep) -> None:
         seen, course = step.seen, step.seen.course
         assert course is not None
         until = seen.deadline or seen.now
         try:
-            credentials = await credentials_of(self.services.kube, key, step.move.opening.stash)
+            credentials = await self._credentials(key, step.move.opening)
             others = await observers_of(self.services.kube, self._cache, self._settings, owner)
             after = await self._migrations.advance(
                 key, step.move, credentials, others, seconds=(until - seen.now).total_seconds()
@@ -285,7 +290,7 @@ class MigrationHandler(Handler[MigrationView]):
     async def _abandon(self, key: ObjectKey, owner: ObjectKey, step: Abandon) -> None:
         seen = step.seen
         try:
-            credentials = await credentials_of(self.services.kube, key, step.move.opening.stash)
+            credentials = await self._credentials(key, step.move.opening)
             others = await observers_of(self.services.kube, self._cache, self._settings, owner)
             await self._migrations.abandon(key, step.move, credentials, others)
         except UnderWay as wait:
@@ -296,7 +301,7 @@ class MigrationHandler(Handler[MigrationView]):
 
     async def _dry_run(self, key: ObjectKey, step: DryRun) -> None:
         try:
-            credentials = await credentials_of(self.services.kube, key, step.move.opening.stash)
+            credentials = await self._credentials(key, step.move.opening)
             await self._migrations.dry_run(key, step.move, credentials)
         except UnderWay as wait:
             text = "reading the catalog to find out what the migration would do"

@@ -18,8 +18,9 @@ from holdfast_operator.catalogs.opening import Observer
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.migrations import conductor as conducting
-from holdfast_operator.migrations.conductor import Conductor, Credentials
+from holdfast_operator.migrations.conductor import Conductor
 from holdfast_operator.migrations.facts import Course, DryRunResult, MoveState, RequestedMove
+from holdfast_operator.places.credentials import Credentials
 from holdfast_operator.places.long_calls import LongCall, LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
 

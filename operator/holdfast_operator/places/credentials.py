@@ -9,20 +9,24 @@ Invariants
 import base64
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
 from holdfast.errors import BadInput
 from holdfast.ingest.credentials import SecretRef
-from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.urls import TELLING
-from holdfast_operator.engine.failures import settled
-from holdfast_operator.engine.health import Health
+from holdfast_operator.engine.failures import ReasonedError
 from holdfast_operator.engine.kube import SECRETS, Gone, Kube, ObjectKey
 from holdfast_operator.engine.logging import forget, hide
-from holdfast_operator.engine.steps import stalled
-from holdfast_operator.places.storage import StashLocation, secrets_of
+from holdfast_operator.places.storage import (
+    CatalogSource,
+    RestoreSource,
+    StashLocation,
+    Storage,
+    of_storage,
+)
 
 _NO_SECRETS: Final = frozenset(
     {"user", "username", "host", "hostname", "port", "dbname", "database", "region"}
@@ -42,24 +46,33 @@ _HINT: Final = "move other contents to another Secret"
 _TELLS: Final = re.compile(TELLING, re.IGNORECASE)
 
 
-async def unusable_secret(
-    kube: Kube, key: ObjectKey, spec: CatalogSpec, *, deleting: bool = False
-) -> Health | None:
-    """Returns the problem with the first unusable Secret of a spec, or None.
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the operator opens the stores of a Catalog with, from Secrets. What is empty is its own."""
 
-    To delete a catalog, only the stash's Secret is needed. The other ones are for Spark jobs and
-    applications.
-    """
-    for name, field in secrets_of(spec):
-        if deleting and not field.startswith("spec.stash"):
-            continue
-        try:
-            decoded(await kube.get_of(SECRETS, key.namespace, name), key)
-        except Gone:
-            return no_secret(name, field)
-        except BadInput as error:
-            return settled(error).health
-    return None
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those of `of_storage`."""
+    stash: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """All values of the stash's Secret."""
+    source: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those of `of_storage` for the catalog that a new one is filled from."""
+
+    @property
+    def version(self) -> int:
+        """A number that changes with the credentials of the Catalog's stores. It shows nothing of them."""
+        return hash((frozenset(self.storage.items()), frozenset(self.stash.items())))
+
+
+NO_CREDENTIALS: Final = Credentials()
+
+
+class SecretNotFound(ReasonedError):
+    """A Secret that a spec names doesn't exist."""
+
+    reason = Reason.SECRET_NOT_FOUND
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(f"Secret '{name}' is not in this namespace", hint=f"create it or correct {where}")
 
 
 async def missing_secret(kube: Kube, key: ObjectKey, wanted: Iterable[SecretRef]) -> str | None:
@@ -77,11 +90,43 @@ async def missing_secret(kube: Kube, key: ObjectKey, wanted: Iterable[SecretRef]
     return None
 
 
-async def credentials_of(kube: Kube, key: ObjectKey, stash: StashLocation | None) -> Mapping[str, str]:
-    """Returns the values of the stash's Secret, for an object of its namespace. Raises `Gone`, `BadInput`."""
-    if stash is None or stash.secret is None:
-        return {}
-    return decoded(await kube.get_of(SECRETS, key.namespace, stash.secret), key)
+async def credentials_of(
+    kube: Kube,
+    key: ObjectKey,
+    storage: Storage,
+    stash: StashLocation | None,
+    source: RestoreSource | None = None,
+    *,
+    deleting: bool = False,
+) -> Credentials:
+    """Returns the credentials of these places, for an object of their namespace.
+
+    Raises `SecretNotFound` and `BadInput`. If the storage's Secret is gone before a deletion, the operator
+    uses its own.
+    """
+    values: dict[str, Mapping[str, str]] = {}
+
+    async def read(name: str | None, where: str) -> Mapping[str, str]:
+        if name is None:
+            return {}
+        if name not in values:
+            try:
+                values[name] = decoded(await kube.get_of(SECRETS, key.namespace, name), key)
+            except Gone:
+                raise SecretNotFound(name, f"{where}.credentialsSecretRef") from None
+        return values[name]
+
+    try:
+        own = of_storage(storage, await read(storage.secret, "spec.storage"))
+    except SecretNotFound:
+        if not deleting:
+            raise
+        own = {}
+    theirs: Mapping[str, str] = {}
+    if isinstance(source, CatalogSource) and not deleting:
+        found = await read(source.storage.secret, "spec.restoreFrom.catalog.storage")
+        theirs = of_storage(source.storage, found)
+    return Credentials(own, await read(stash.secret if stash else None, "spec.stash"), theirs)
 
 
 def decoded(secret: Mapping[str, Any], key: ObjectKey) -> dict[str, str]:
@@ -118,10 +163,3 @@ def _hidden_keys(values: Mapping[str, str]) -> list[str]:
     """Returns the keys whose values are hidden."""
     tells = {name: _TELLS.search(name) is not None for name in values if name.lower() not in _NO_SECRETS}
     return [name for name, telling in tells.items() if telling or len(values[name]) >= _PLAIN]
-
-
-def no_secret(name: str, field: str) -> Health:
-    """Returns the health if a Secret that a spec names doesn't exist."""
-    return stalled(
-        Reason.SECRET_NOT_FOUND, f"Secret '{name}' is not in this namespace; create it or correct {field}"
-    )

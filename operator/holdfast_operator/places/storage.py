@@ -2,11 +2,12 @@
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from holdfast.errors import BadInput
 from holdfast.persist.stores.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
 from holdfast.pg_session import DEFAULT_SCHEMA
 from holdfast_operator.api.catalog import CatalogSpec
@@ -16,6 +17,7 @@ from holdfast_operator.places import own_password
 from holdfast_operator.places.bounds import FILES, PORTS, Bounds
 
 _WITH: Final = " with "
+_DATABASES: Final = frozenset({"postgres", "postgresql"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Storage:
     url: str | None = None
     blob: str | None = None
     consensus: str | None = None
+    secret: str | None = field(default=None, compare=False)
+    """The name of the Secret with its credentials. If there is none, the operator uses its own."""
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -124,20 +128,62 @@ def url_with(place: StashLocation, credentials: Mapping[str, str]) -> str:
 
     In a Secret of type kubernetes.io/basic-auth, the key of the user is `username`.
     """
-    parts = urlsplit(place.url)
-    if parts.scheme == "sqlite":
-        return place.url
-    options = [parts.query]
     user = credentials.get("user") or credentials.get("username", "")
-    password = credentials.get("password", "")
+    schema = () if place.schema is None else (f"schema={place.schema}",)
+    return _with_user(place.url, user, credentials.get("password", ""), *schema)
+
+
+def _with_user(url: str, user: str, password: str, *further: str) -> str:
+    """Returns the URL of a database with a user, a password and further options, if they are not empty."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return url
+    options = [parts.query]
     if user or password:
         secret = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
         parts = parts._replace(netloc=f"{secret}@{parts.netloc}")
     if password:
         options.append(own_password.option_of_others())
-    if place.schema is not None:
-        options.append(f"schema={place.schema}")
-    return parts._replace(query="&".join(filter(None, options))).geturl()
+    return parts._replace(query="&".join(filter(None, [*options, *further]))).geturl()
+
+
+USER, PASSWORD = "PGUSER", "PGPASSWORD"
+KEY, SECRET_KEY, TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+
+
+def consensus_with(storage: Storage, credentials: Mapping[str, str]) -> str | None:
+    """Returns the URL that opens a location's consensus store, with its own user if it has one."""
+    url = storage.consensus
+    if url is None or _scheme(url) not in _DATABASES:
+        return url
+    return _with_user(url, credentials.get(USER, ""), credentials.get(PASSWORD, ""))
+
+
+def of_s3(credentials: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Returns those of a location's credentials that are for S3, or None if there are none."""
+    return {name: credentials[name] for name in (KEY, SECRET_KEY, TOKEN) if name in credentials} or None
+
+
+def of_storage(storage: Storage, values: Mapping[str, str]) -> dict[str, str]:
+    """Returns those values of a Secret with which the operator opens a location.
+
+    They have the names of the environment variables of libpq and AWS. For a store that the Secret has none
+    for, the operator uses its own. Raises `BadInput` for half of a pair: the other half would be the
+    operator's own.
+    """
+    found: dict[str, str] = {}
+    schemes = {_scheme(url) for url in storage.urls}
+    for among, pair, further in (({"s3"}, (KEY, SECRET_KEY), (TOKEN,)), (_DATABASES, (USER, PASSWORD), ())):
+        there = [name for name in (*pair, *further) if values.get(name)]
+        if schemes.isdisjoint(among) or not there:
+            continue
+        if lacking := [name for name in pair if name not in there]:
+            raise BadInput(
+                f"Secret '{storage.secret}' has {' and '.join(there)}, but not {' and '.join(lacking)}",
+                hint=f"add {' and '.join(lacking)} to it",
+            )
+        found |= {name: values[name] for name in there}
+    return found
 
 
 def resolve(
@@ -179,21 +225,6 @@ def resolve_restore(
     return CatalogSource(found, source.organization_id, source.as_of)
 
 
-def secrets_of(spec: CatalogSpec) -> tuple[tuple[str, str], ...]:
-    """Returns the names of the Secrets that a spec refers to, each with its field."""
-    source = spec.restore_from.catalog if spec.restore_from is not None else None
-    places = {
-        "spec.storage": spec.storage,
-        "spec.restoreFrom.catalog.storage": None if source is None else source.storage,
-        "spec.stash": spec.stash,
-    }
-    return tuple(
-        (place.credentials_secret_ref.name, f"{field}.credentialsSecretRef")
-        for field, place in places.items()
-        if place is not None and place.credentials_secret_ref is not None
-    )
-
-
 def names_files(spec: CatalogSpec) -> bool:
     """Returns whether one of a Catalog's stores is in a file system."""
     storage, stash = spec.storage, spec.stash
@@ -210,7 +241,8 @@ def _resolve(
                 "spec.storage is empty and the operator has no volume of its own; set spec.storage.url"
             )
         return Storage(url=(bounds.volume / bounds.namespace / organization_id).absolute().as_uri())
-    storage = Storage(asked.url, asked.blob, asked.consensus)
+    reference = asked.credentials_secret_ref
+    storage = Storage(asked.url, asked.blob, asked.consensus, reference.name if reference else None)
     if any(_scheme(url) == "memory" for url in storage.urls):
         return RefusedLocation(
             "spec.storage is memory://, which loses its data when the operator stops; use file:///"

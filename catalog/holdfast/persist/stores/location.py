@@ -13,6 +13,7 @@ Invariants:
 
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Self
@@ -69,12 +70,14 @@ class Location:
         retry_s: float = 0.0,
         metrics: StoreMetrics | None = None,
         cache: CacheConfig | None = None,
+        credentials: Mapping[str, str] | None = None,
     ) -> Self:
         """Open the location at `url`, or the location that consists of the stores `blob` and `consensus`.
 
         `url` may be the name of a location, such as `@prod` (see `holdfast.locations`).
-        `metrics` counts the calls, and `cache` keeps blobs. For `retry_s` seconds, the stores retry the calls
-        that `retry` lists for a client's stores.
+        `metrics` counts the calls, and `cache` keeps blobs. `credentials` are for S3, and have the names of
+        AWS's environment variables (default: the environment). For `retry_s` seconds, the stores retry the
+        calls that `retry` lists for a client's stores.
 
         Without `create`, or with `read_only`, a missing location raises `StoreUnreachable`. With `read_only`,
         nothing is written anywhere. Raises `BadInput` if a URL is invalid, `StoreUnreachable` if a store
@@ -84,12 +87,18 @@ class Location:
         create = create and not read_only
         url, blob, consensus = resolved(url, blob=blob, consensus=consensus)
         open_both = partial(
-            open_stores, url, blob=blob, consensus=consensus, create=create, read_only=read_only
+            open_stores,
+            url,
+            blob=blob,
+            consensus=consensus,
+            create=create,
+            read_only=read_only,
+            credentials=credentials,
         )
         try:
             stores = open_both()
         except NoLocation:
-            where = _description_if_used(url, blob)
+            where = _description_if_used(url, blob, credentials)
             if where is None:
                 raise
             # Another process may have created the location after the first try.
@@ -163,10 +172,12 @@ def _retrying(
     return RetryingBlob(blob, policy), RetryingConsensus(consensus, policy)
 
 
-def _description_if_used(url: str | None, blob: str | None) -> str | None:
+def _description_if_used(
+    url: str | None, blob: str | None, credentials: Mapping[str, str] | None
+) -> str | None:
     """The description of a blob store that belongs to a location; None if there is no such blob store."""
     try:
-        store = open_blob(url, blob, read_only=True)
+        store = open_blob(url, blob, read_only=True, credentials=credentials)
     except NoLocation:
         return None
     try:

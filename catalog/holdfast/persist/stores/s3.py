@@ -15,7 +15,7 @@ Invariants:
 began.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -49,14 +49,21 @@ class S3Blob(Blob):
     `answer_s` is how many seconds a request may wait for any data. Raises `StoreUnreachable` if the service
     does not respond, the bucket is missing, or credentials are missing or refused. With `read_only` nothing
     is written, and writes raise `NotWritable`. If two clients delete one key at the same time, both may
-    return that it was there.
+    return that it was there. `credentials` has the names of AWS's environment variables.
     """
 
-    def __init__(self, place: S3Place, *, read_only: bool = False, answer_s: float = ANSWER_S) -> None:
+    def __init__(
+        self,
+        place: S3Place,
+        *,
+        read_only: bool = False,
+        answer_s: float = ANSWER_S,
+        credentials: Mapping[str, str] | None = None,
+    ) -> None:
         self._place: Final = place
         self._base: Final = place.prefix + "/" if place.prefix else ""
         self._read_only: Final = read_only
-        self._session: Final = S3Session(place, answer_s=answer_s)
+        self._session: Final = S3Session(place, answer_s=answer_s, credentials=credentials)
 
     @property
     def description(self) -> str:

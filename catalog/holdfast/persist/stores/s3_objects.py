@@ -4,7 +4,7 @@
 The service must support both conditions, If-None-Match: * and If-Match, as AWS S3 and MinIO do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from holdfast.errors import CorruptBlob, Determinate
@@ -35,9 +35,15 @@ class S3Objects:
     An object of `frame.MOST_BYTES` or more can't be one of a log. A read raises `CorruptBlob` for it.
     """
 
-    def __init__(self, place: S3Place, *, answer_s: float = ANSWER_S) -> None:
+    def __init__(
+        self,
+        place: S3Place,
+        *,
+        answer_s: float = ANSWER_S,
+        credentials: Mapping[str, str] | None = None,
+    ) -> None:
         self._place: Final = place
-        self._session: Final = S3Session(place, answer_s=answer_s)
+        self._session: Final = S3Session(place, answer_s=answer_s, credentials=credentials)
 
     @property
     def description(self) -> str:

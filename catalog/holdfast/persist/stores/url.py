@@ -4,7 +4,7 @@ Messages repeat only the scheme and path of a URL. The rest may contain secrets.
 """
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,8 @@ _CONSENSUS_FORMS: Final = (
 _POSTGRES: Final = frozenset({"postgresql", "postgres"})
 _SHOWN_OPTIONS: Final = frozenset({"schema", "sslmode", "target_session_attrs"})
 
+Credentials = Mapping[str, str] | None
+
 _memory_lock: Final = ForkLock()
 # A forked child has its own stores: a copy of the parent's would be a second history with the same name.
 _memory_blobs: Final[dict[tuple[int, str], MemoryBlob]] = {}
@@ -43,9 +45,18 @@ _memory_consensus: Final[dict[tuple[int, str], MemoryConsensus]] = {}
 
 
 def open_stores(
-    url: str | None, *, blob: str | None, consensus: str | None, create: bool, read_only: bool
+    url: str | None,
+    *,
+    blob: str | None,
+    consensus: str | None,
+    create: bool,
+    read_only: bool,
+    credentials: Credentials = None,
 ) -> tuple[Blob, Consensus]:
-    """Open both stores of a location. Raises `BadInput` unless you give either `url` or both others."""
+    """Open both stores of a location. Raises `BadInput` unless you give either `url` or both others.
+
+    `credentials` are for S3, and have the names of AWS's environment variables (default: the environment).
+    """
     for given in (url, blob, consensus):
         if given is not None and not isinstance(given, str):
             raise BadInput(
@@ -61,8 +72,15 @@ def open_stores(
         if parts.scheme == "s3":
             place = S3Place.of(parts)
             arguments = arguments_of(url, blob=None, consensus=None)
-            opened = _s3_log(place.below(LOG_FOLDER), create=create, read_only=read_only, arguments=arguments)
-            return _with_blob(lambda: _s3_blob(place.below(BLOB_FOLDER), read_only=read_only), opened)
+            opened = _s3_log(
+                place.below(LOG_FOLDER),
+                create=create,
+                read_only=read_only,
+                arguments=arguments,
+                credentials=credentials,
+            )
+            below = place.below(BLOB_FOLDER)
+            return _with_blob(lambda: _s3_blob(below, read_only=read_only, credentials=credentials), opened)
         folder = _path(parts, "location")
         if create and not read_only:
             arguments = arguments_of(url, blob=None, consensus=None)
@@ -72,14 +90,14 @@ def open_stores(
     if blob is None or consensus is None:
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
     blob_parts = _split(blob, "blob", _BLOB_FORMS)
-    open_blob = _blob_opener(blob_parts, create=create, read_only=read_only)
+    open_blob = _blob_opener(blob_parts, create=create, read_only=read_only, credentials=credentials)
     if blob_parts.scheme == "file" and create and not read_only and consensus.startswith("sqlite://"):
         log_path = _path(_split(consensus, "consensus", _CONSENSUS_FORMS), "consensus")
         arguments = arguments_of(None, blob=blob, consensus=consensus)
         _check_creatable(_path(blob_parts, "blob"), log_path, arguments)
     if blob_parts.scheme == "s3" and consensus.startswith("s3://"):
         _check_apart(S3Place.of(blob_parts), S3Place.of(_split(consensus, "consensus", _CONSENSUS_FORMS)))
-    opened = open_consensus(consensus, create=create, read_only=read_only, blob=blob)
+    opened = open_consensus(consensus, create=create, read_only=read_only, blob=blob, credentials=credentials)
     return _with_blob(open_blob, opened)
 
 
@@ -127,20 +145,22 @@ def open_for_recovery(
         raise
 
 
-def open_blob(url: str | None, blob: str | None, *, read_only: bool) -> Blob:
+def open_blob(url: str | None, blob: str | None, *, read_only: bool, credentials: Credentials = None) -> Blob:
     """Open the blob store of a location, or the one at `blob`. It must exist: nothing is made.
 
     Raises `NoLocation` if there is none, and the errors of `open_stores`.
     """
     if url is None:
         assert blob is not None
-        return _blob_opener(_split(blob, "blob", _BLOB_FORMS), create=False, read_only=read_only)()
+        parts = _split(blob, "blob", _BLOB_FORMS)
+        return _blob_opener(parts, create=False, read_only=read_only, credentials=credentials)()
     parts = _split(url, "location", _LOCATION_FORMS)
     match parts.scheme:
         case "memory":
             return _memory_blob(parts)
         case "s3":
-            return _s3_blob(S3Place.of(parts).below(BLOB_FOLDER), read_only=read_only)
+            below = S3Place.of(parts).below(BLOB_FOLDER)
+            return _s3_blob(below, read_only=read_only, credentials=credentials)
         case _:
             return FileBlob(_path(parts, "location") / BLOB_FOLDER, create=False, read_only=read_only)
 
@@ -195,6 +215,7 @@ def open_consensus(
     read_only: bool,
     for_recovery: bool = False,
     blob: str | None = None,
+    credentials: Credentials = None,
 ) -> Consensus:
     """Open the consensus store at `url`. Raises the same errors as `open_stores`.
 
@@ -214,6 +235,7 @@ def open_consensus(
             read_only=read_only,
             for_recovery=for_recovery,
             arguments=arguments_of(None, blob=blob, consensus=url) if blob is not None else UNKNOWN_ARGUMENTS,
+            credentials=credentials,
         )
     return SqliteConsensus(_path(parts, "consensus"), create=create, read_only=read_only)
 
@@ -247,24 +269,26 @@ def _with_blob(open_blob: Callable[[], Blob], log: Consensus) -> tuple[Blob, Con
         raise
 
 
-def _blob_opener(parts: SplitResult, *, create: bool, read_only: bool) -> Callable[[], Blob]:
+def _blob_opener(
+    parts: SplitResult, *, create: bool, read_only: bool, credentials: Credentials
+) -> Callable[[], Blob]:
     """Check the URL, and return a function that opens the blob store once the consensus store is open."""
     match parts.scheme:
         case "memory":
             return lambda: _memory_blob(parts)
         case "s3":
             place = S3Place.of(parts)
-            return lambda: _s3_blob(place, read_only=read_only)
+            return lambda: _s3_blob(place, read_only=read_only, credentials=credentials)
         case _:
             folder = _path(parts, "blob")
             return lambda: FileBlob(folder, create=create, read_only=read_only)
 
 
-def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
+def _s3_blob(place: S3Place, *, read_only: bool, credentials: Credentials) -> Blob:
     # Imported here, because it is an extra and its import takes longer than opening any other store.
     with needs("s3", "an s3:// URL"):
         from holdfast.persist.stores.s3 import S3Blob
-    return S3Blob(place, read_only=read_only)
+    return S3Blob(place, read_only=read_only, credentials=credentials)
 
 
 def _s3_log(
@@ -274,11 +298,12 @@ def _s3_log(
     read_only: bool,
     for_recovery: bool = False,
     arguments: str = UNKNOWN_ARGUMENTS,
+    credentials: Credentials = None,
 ) -> Consensus:
     with needs("s3", "an s3:// URL"):
         from holdfast.persist.stores.s3_log import S3LogConsensus
         from holdfast.persist.stores.s3_objects import S3Objects
-    objects = S3Objects(place)
+    objects = S3Objects(place, credentials=credentials)
     try:
         return S3LogConsensus(
             objects, create=create, read_only=read_only, for_recovery=for_recovery, arguments=arguments

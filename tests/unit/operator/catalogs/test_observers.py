@@ -20,6 +20,7 @@ from holdfast_operator.catalogs.opening import Observer
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.migrations.conductor import Conductor
 from holdfast_operator.migrations.facts import RequestedMove
+from holdfast_operator.places.credentials import NO_CREDENTIALS
 from holdfast_operator.places.storage import StashLocation, Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
@@ -145,6 +146,6 @@ def test_what_another_observes_is_not_moved(tmp_path: Path, observer: Observer) 
             "m", Backend.STASH, False, Verify.COMPARE, purpose_of("other/alias", "other/m"), other
         )
         with pytest.raises(ObservedByAnother):
-            Conductor.of(move, {}, timeout=60, observers=[observer])
+            Conductor.of(move, NO_CREDENTIALS, timeout=60, observers=[observer])
         theirs.confirm_leadership()
         assert theirs.fence_token().epoch == 1

@@ -32,7 +32,7 @@ from holdfast_operator.engine.health import Phase, health_conditions
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.status_writer import conditions
 from holdfast_operator.engine.steps import Decision, Keep, Release, Rest, Rhythm, Settle, stalled
-from holdfast_operator.places.credentials import no_secret
+from holdfast_operator.places.credentials import SecretNotFound
 from holdfast_operator.places.storage import DumpSource, RefusedLocation, StashLocation, Storage, resolve
 from testbed.postgres import PostgresServer
 
@@ -86,7 +86,7 @@ def test_an_open_catalog_is_ready_and_shows_the_store() -> None:
     }
 
 
-NO_SECRET = no_secret("keys", "spec.storage.credentialsSecretRef")
+NO_SECRET = settled(SecretNotFound("keys", "spec.storage.credentialsSecretRef")).health
 FOREIGN = RefusedLocation("spec.storage is outside; ask who runs it", Reason.LOCATION_NOT_ALLOWED)
 
 
@@ -144,6 +144,15 @@ def test_an_open_catalog_is_opened_anew_when_somebody_asks() -> None:
     assert decided(asked) == Close()
     assert decided(replace(asked, opened=None, facts=None)) == Open(replace(OPENING, reopen="2"))
     assert isinstance(decided(replace(asked, opened=replace(OPENING, reopen="2"))), Settle)
+
+
+def test_an_open_catalog_is_opened_anew_with_other_credentials() -> None:
+    rotated = replace(OPENED, secrets=2)
+    assert decided(rotated) == Close()
+    # The store may refuse the handle's credentials, so nothing is known of the catalog.
+    assert decided(replace(rotated, facts=None)) == Close()
+    assert decided(replace(rotated, opened=None, facts=None)) == Open(replace(OPENING, secrets=2))
+    assert isinstance(decided(replace(rotated, opened=replace(OPENING, secrets=2))), Settle)
 
 
 SHADOWED = spec(
@@ -558,7 +567,7 @@ def test_a_store_that_wants_other_credentials_says_where_the_operator_has_its_ow
     for error in errors:
         told = settled(error).health.message
         assert "the chart's value credentialsSecret" in told
-        assert "the Secret of spec.storage is for Spark jobs" in told
+        assert "in the Secret that the spec names for the store (credentialsSecretRef)" in told
     silent = settled(StoreUnreachable("s3://b has not answered for 30 s")).health.message
     assert "credentialsSecret" not in silent
 

@@ -21,7 +21,6 @@ from holdfast_operator.places.storage import (
     RestoreSource,
     Storage,
     resolve_restore,
-    secrets_of,
 )
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
@@ -189,13 +188,3 @@ def test_where_it_comes_from() -> None:
     found = resolve_restore(spec(**here, restoreFrom=far), "ns", volume)
     assert found == CatalogSource(Storage(url="file:///far"), OTHER, 7)
     assert isinstance(resolve_restore(spec(restoreFrom=copy), "ns", None), RefusedLocation)
-
-
-def test_all_secrets_are_looked_for() -> None:
-    there = {"url": "file:///x", "credentialsSecretRef": {"name": "a"}}
-    far = {"url": "file:///y", "credentialsSecretRef": {"name": "b"}}
-    restore = {"catalog": {"organizationId": OTHER, "storage": far}}
-    assert secrets_of(spec(storage=there, restoreFrom=restore)) == (
-        ("a", "spec.storage.credentialsSecretRef"),
-        ("b", "spec.restoreFrom.catalog.storage.credentialsSecretRef"),
-    )

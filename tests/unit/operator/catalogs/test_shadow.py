@@ -28,6 +28,7 @@ from holdfast_operator.engine.events import transitions
 from holdfast_operator.engine.steps import ready
 from holdfast_operator.migrations.conductor import Conductor
 from holdfast_operator.migrations.facts import Course, RequestedMove
+from holdfast_operator.places.credentials import NO_CREDENTIALS, Credentials
 from holdfast_operator.places.storage import StashLocation, Storage, url_with
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
@@ -131,7 +132,7 @@ def test_a_shadow_is_turned_on_and_off_and_the_truth_moves_between(opening: Open
         assert catalog.confirm().shadow == (ShadowFacts() if each.shadow else None)
         catalog.close()
     move = RequestedMove("m", Backend.STASH, False, Verify.COMPARE, "move", opening)
-    conductor, course = Conductor.of(move, {}, timeout=60), Course(move)
+    conductor, course = Conductor.of(move, NO_CREDENTIALS, timeout=60), Course(move)
     while (after := conductor.advance(course)) is not None:
         course = after
     conductor.close()
@@ -149,9 +150,9 @@ def test_what_is_another_catalogs_is_not_moved(opening: Opening) -> None:
     move = RequestedMove("m", Backend.STASH, False, Verify.COMPARE, purpose_of("ns/other", "ns/m"), other)
     there = {("ns/demo", ORGANIZATION)}
     with pytest.raises(OwnedByAnother, match="Catalog ns/demo has this organization"):
-        Conductor.of(move, {}, timeout=60, has_catalog=lambda *each: each in there)
+        Conductor.of(move, NO_CREDENTIALS, timeout=60, has_catalog=lambda *each: each in there)
     there.clear()
-    conductor = Conductor.of(move, {}, timeout=60, has_catalog=lambda *each: each in there)
+    conductor = Conductor.of(move, NO_CREDENTIALS, timeout=60, has_catalog=lambda *each: each in there)
     conductor.advance(Course(move))
     conductor.close()
     # A move takes the catalog over for its Catalog.
@@ -195,7 +196,7 @@ def test_no_credentials_are_shown(opening: Opening) -> None:
     place = StashLocation("postgresql://127.0.0.1:1/d?connect_timeout=2", secret="keys")
     credentials = {"user": "planted-user", "password": "planted-p@ssword"}
     with pytest.raises(StoreUnreachable, match=r"127\.0\.0\.1") as error:
-        OpenCatalog.open(replace(opening, stash=place), credentials)
+        OpenCatalog.open(replace(opening, stash=place), Credentials(stash=credentials))
     assert "planted" not in str(error.value)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,10 +22,17 @@ from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status_writer import shown
 from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.migrations.moves import Migrations
-from holdfast_operator.places.credentials import decoded, forget_secrets, missing_secret
+from holdfast_operator.places.credentials import (
+    Credentials,
+    SecretNotFound,
+    credentials_of,
+    decoded,
+    forget_secrets,
+    missing_secret,
+)
 from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.storage import RefusedLocation
+from holdfast_operator.places.storage import RefusedLocation, Storage, consensus_with
 from unit.operator.engine.oneobject import KEY, OneObject, services
 
 MINE = ObjectKey(Kind.CATALOG, "shop", "demo")
@@ -203,6 +211,61 @@ def test_a_catalog_with_a_large_secret_says_so() -> None:
         "key 'token' of Secret 'keys' has 1044000 bytes, of 1044000 in total: credentials can have at most "
         "64 keys of 16384 bytes each, 65536 in total; move other contents to another Secret"
     )
+
+
+def read(spec_secret: dict[str, Any] | None, urls: dict[str, str], *, deleting: bool = False) -> Credentials:
+    class Secrets:
+        async def get_of(self, _type: Any, _namespace: str, name: str) -> dict[str, Any]:
+            assert name == "keys"
+            if spec_secret is None:
+                raise Gone
+            return spec_secret
+
+    kube: Any = Secrets()
+    place = Storage(**urls, secret="keys")
+    return asyncio.run(credentials_of(kube, MINE, place, None, deleting=deleting))
+
+
+BOTH = {"blob": "s3://b/x", "consensus": "postgresql://db/shop"}
+OF_POSTGRES = {"PGUSER": "shop", "PGPASSWORD": "planted-7f3a"}
+OF_S3 = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "planted-9c1d"}
+
+
+def test_a_storage_gets_those_values_of_its_secret_that_are_for_its_stores() -> None:
+    there = secret(**OF_POSTGRES, **OF_S3, AWS_REGION="eu", KAFKA_PASSWORD="x")
+    assert read(there, BOTH).storage == {**OF_POSTGRES, **OF_S3}
+    assert read(there, {"url": "s3://b/x"}).storage == OF_S3
+    assert read(there, {"url": "file:///x"}).storage == {}
+    assert "planted" not in repr(read(there, BOTH))
+    url = consensus_with(Storage(**BOTH), read(there, BOTH).storage)
+    assert url == "postgresql://shop:planted-7f3a@db/shop"
+    assert consensus_with(Storage(**BOTH), {}) == BOTH["consensus"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"PGPASSWORD": "planted-7f3a"}, "Secret 'keys' has PGPASSWORD, but not PGUSER"),
+        ({"PGUSER": "shop", **OF_S3}, "Secret 'keys' has PGUSER, but not PGPASSWORD"),
+        ({"AWS_SESSION_TOKEN": "x"}, "not AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    ],
+)
+def test_half_of_a_pair_is_not_completed_with_the_operators_own(given: dict[str, str], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        read(secret(**given), BOTH)
+
+
+def test_the_version_changes_with_what_the_stores_are_opened_with() -> None:
+    first = read(secret(1, **OF_POSTGRES), BOTH)
+    assert read(secret(2, **OF_POSTGRES, NOTE="another"), BOTH).version == first.version
+    assert read(secret(2, **(OF_POSTGRES | {"PGPASSWORD": "rotated"})), BOTH).version != first.version
+    assert replace(first, stash=OF_POSTGRES).version != first.version
+
+
+def test_a_secret_that_is_gone_holds_up_no_deletion() -> None:
+    with pytest.raises(SecretNotFound, match="Secret 'keys' is not in this namespace"):
+        read(None, BOTH)
+    assert read(None, BOTH, deleting=True) == Credentials()
 
 
 def test_what_a_source_needs_of_a_secret_is_looked_up() -> None:
