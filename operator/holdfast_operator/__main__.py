@@ -17,6 +17,7 @@ from holdfast_operator.engine.kube import Kube
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.places import own_password
 from holdfast_operator.places.bounds import check_place
+from holdfast_operator.sparkapps import images
 from holdfast_operator.sparkapps.choice import AdapterName
 from holdfast_operator.sparkapps.limits import QUEUES, TemplateLimits
 from holdfast_operator.sparkapps.slots import Caps
@@ -38,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         spark_adapter=AdapterName(args.spark_adapter),
         spark_caps=Caps(args.spark_max_jobs, args.spark_max_jobs_per_namespace),
         spark_limits=_limits(args),
+        spark_image=args.spark_image,
         identity=lease_flags.identity(),
         host=host,
         port=port,
@@ -145,6 +147,13 @@ def _parser() -> argparse.ArgumentParser:
         default=AdapterName.AUTO.value,
         help="how to run Spark jobs: as SparkApplications of the Kubeflow or Apache operator, or as plain "
         "Jobs with all of Spark in one pod; auto uses the first one that is served (default: %(default)s)",
+    )
+    run.add_argument(
+        "--spark-image",
+        default=images.DEFAULT,
+        metavar="IMAGE",
+        help="the image of Spark jobs whose spec names none; it must have the operator's version (default: "
+        "%(default)s)",
     )
     run.add_argument(
         "--spark-max-jobs",

@@ -33,6 +33,7 @@ from typing import Any, Final, assert_never
 
 from holdfast.errors import Fenced
 from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.catalogs.claims import new_cache
 from holdfast_operator.catalogs.fence_records import FencedCatalogs
 from holdfast_operator.catalogs.handler import CatalogHandler
@@ -75,6 +76,7 @@ from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.slow_servers import SLOW, SlowServers
 from holdfast_operator.snapshots.handler import SnapshotHandler
+from holdfast_operator.sparkapps import images
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 from holdfast_operator.sparkapps.job import JOBS, PODS
 from holdfast_operator.sparkapps.limits import TemplateLimits
@@ -124,6 +126,8 @@ class Options:
     spark_limits: TemplateLimits = field(default_factory=TemplateLimits)
     """What templates of Spark jobs may contain."""
     """The limits on concurrent Spark jobs."""
+    spark_image: str = images.DEFAULT
+    """The image of Spark jobs whose template names none."""
     host: str = "127.0.0.1"
     port: int = 8080
     unsteady: float = 2.0
@@ -595,11 +599,13 @@ class Operator:
             look=self._look,
             seen=self._note,
         )
+        image = self._options.spark_image
         settings = OperatorSettings(
             holder=f"holdfast-operator {os.getpid()} on {socket.gethostname()}",
             data_dir=self._options.data_dir,
             allowed_locations=self._options.allowed_locations,
             storage_shared=self._options.storage_shared,
+            spark_template=SparkTemplate(image=image) if image else None,
             rhythm=Rhythm(self._options.unsteady, self._options.steady),
             silence=timedelta(seconds=_SILENCE * self._options.store_deadline),
         )

@@ -18,6 +18,7 @@ from holdfast_operator.api.names import OPERATORS
 from holdfast_operator.app import STUCK_WAIT, Operator, Options
 from holdfast_operator.engine.kube import Kube
 from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.sparkapps import images
 from holdfast_operator.sparkapps.limits import TemplateLimits
 from testbed import helm
 from testbed.errors import HelmError
@@ -489,6 +490,20 @@ def test_in_namespaces_the_role_is_that_of_the_cluster_but_for_what_has_no_names
     ours = find(in_one, "ClusterRole")["rules"]
     wanted = [rule for rule in everywhere if rule["resources"] != ["customresourcedefinitions"]]
     assert [*ours, *role["rules"]] == wanted
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ({}, images.DEFAULT),
+        ({"repository": "r.example/spark", "tag": "1"}, "r.example/spark:1"),
+        ({"digest": f"sha256:{'0' * 64}"}, f"holdfast-spark@sha256:{'0' * 64}"),
+    ],
+)
+def test_jobs_have_the_image_of_the_operators_version(image: dict[str, Any], expected: str) -> None:
+    objects = template("holdfast-operator", {"spark": {"image": image}})
+    assert _parser().parse_args(operator(objects)["args"]).spark_image == expected
+    assert _parser().parse_args(["run"]).spark_image == images.DEFAULT
 
 
 def test_how_many_spark_jobs_run_at_once_gets_there() -> None:

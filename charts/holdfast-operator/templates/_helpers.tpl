@@ -37,6 +37,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{- define "holdfast.sparkImage" -}}
+{{- with .Values.spark.image }}
+{{- if .digest }}
+{{- printf "%s@%s" .repository .digest }}
+{{- else }}
+{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "holdfast.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "holdfast.fullname" .) .Values.serviceAccount.name }}

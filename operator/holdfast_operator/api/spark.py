@@ -374,7 +374,8 @@ class SparkTemplate(SparkOverride):
         # No `$`: the process that submits the job would replace ${env:NAME} with its own environment.
         pattern=r"^[\[\]A-Za-z0-9._:/@-]+$",
         max_length=1024,
-        description="Image with Spark and Holdfast. The default is holdfast-spark:latest.",
+        description="Image with Spark and Holdfast. It must have the version of the operator. The default is "
+        "the operator's --spark-image.",
         json_schema_extra=UNSEEN,
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(

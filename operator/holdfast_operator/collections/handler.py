@@ -93,6 +93,7 @@ from holdfast_operator.sparkapps.adapter import (
     NotInstalled,
     SparkAdapter,
 )
+from holdfast_operator.sparkapps.images import mismatch
 from holdfast_operator.sparkapps.objects import in_a_line
 from holdfast_operator.sparkapps.slots import Slots
 
@@ -287,7 +288,7 @@ class CollectionHandler(Handler[CollectionView]):
         )
         here = self._long.filling(key, facts.collection_id)
         takes = self._spark.objection
-        base = effective(blank.catalog_spark, spec.spark)
+        base = self._template(blank.catalog_spark, spec)
         source = source_view(
             shared,
             spec,
@@ -423,6 +424,9 @@ class CollectionHandler(Handler[CollectionView]):
                 log.info(each.message)
                 await self.services.events.post(key, body["metadata"]["uid"], each)
 
+    def _template(self, of_catalog: SparkTemplate | None, spec: StorageCollectionSpec) -> SparkTemplate:
+        return effective(self._settings.spark_template, of_catalog, spec.spark)
+
     async def _launch(
         self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
     ) -> None:
@@ -441,12 +445,14 @@ class CollectionHandler(Handler[CollectionView]):
         opening = self._stores.opened(catalog)
         owner = await self.services.kube.get(catalog)
         own, problem = parse_part(SparkTemplate, owner, "spark")
-        base = effective(own, spec.spark)
+        base = self._template(own, spec)
         found = template_of(spec, compact_request(body), base, job)
         if found is None or opening is None or (problem and not is_deleting(body)):
             # The next reconciliation shows why.
             return
         template, order = found
+        if why := mismatch(template.image):
+            log.warning(why)
         reference = CatalogSpec.model_validate(owner["spec"]).storage.credentials_secret_ref
         references = [each for each in (reference, template.env_secret_ref) if each is not None]
         place, collection_id = opening.storage.place, step.collection_id

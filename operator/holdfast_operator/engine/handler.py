@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from holdfast.errors import Fenced, HoldfastError
 from holdfast_operator.api.names import FINALIZER, Kind, Reason
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.clock import Clock
 from holdfast_operator.engine.deletion import Deletions
 from holdfast_operator.engine.events import EventSink, Note, transitions
@@ -297,5 +298,7 @@ class OperatorSettings:
     rhythm: Rhythm
     allowed_locations: tuple[str, ...] = ()
     """URLs below which catalogs are allowed, in addition to `data_dir`. Empty means anywhere."""
+    spark_template: SparkTemplate | None = None
+    """What Spark jobs have where neither their Catalog nor a more special template says otherwise."""
     silence: timedelta = timedelta(minutes=2)
     """The time after which a store that doesn't respond to an open counts as unreachable instead of slow."""

@@ -49,6 +49,7 @@ from holdfast_operator.snapshots.facts import CollectionState, SnapshotFacts
 from holdfast_operator.snapshots.status import above, folder_of
 from holdfast_operator.snapshots.steps import CancelApplication, RemoveFiles
 from holdfast_operator.sparkapps.adapter import AppState, Launch, LaunchRefused, NotInstalled, SparkAdapter
+from holdfast_operator.sparkapps.images import mismatch
 from holdfast_operator.sparkapps.objects import in_a_line
 from holdfast_operator.sparkapps.slots import Slots
 
@@ -257,7 +258,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         facts, jobs = source.look.facts, source.look.jobs
         record = next((job for job in jobs if (job.kind, job.slot) == (SNAPSHOT, seen.slot)), None)
         running = record is not None and record.state is JobState.RUNNING
-        template = _template(spec, source)
+        template = _template(self._settings.spark_template, spec, source)
         return SnapshotView(
             collection_id=facts.collection_id,
             reachable=not source.opening.storage.on_one_machine or self._settings.storage_shared,
@@ -319,7 +320,9 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             # The next reconciliation shows why.
             return
         spec = CollectionSnapshotSpec.model_validate(body["spec"])
-        template = _template(spec, source)
+        template = _template(self._settings.spark_template, spec, source)
+        if why := mismatch(template.image):
+            log.warning(why)
         reference = CatalogSpec.model_validate(source.catalog_body["spec"]).storage.credentials_secret_ref
         references = [each for each in (reference, template.env_secret_ref) if each is not None]
         order = {"partitions": step.tasks, **work_order(job)}
@@ -366,11 +369,11 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         self.services.metrics.spark_jobs.labels(SNAPSHOT, step).inc()
 
 
-def _template(spec: CollectionSnapshotSpec, source: _Source) -> SparkTemplate:
+def _template(default: SparkTemplate | None, spec: CollectionSnapshotSpec, source: _Source) -> SparkTemplate:
     assert source.spec is not None
     assert source.catalog_body is not None
     own, _ = parse_part(SparkTemplate, source.catalog_body, "spark")
-    return effective(own, source.spec.spark, spec.spark)
+    return effective(default, own, source.spec.spark, spec.spark)
 
 
 def _task(

@@ -27,7 +27,7 @@ from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from unit.operator.collections import test_plan as collections
 from unit.operator.engine.oneobject import KEY, OneObject, services
-from unit.operator.jobs import test_snapshot as snapshots
+from unit.operator.jobs import test_compaction as compactions
 from unit.operator.migrations import test_plan as migrations
 
 RHYTHM = collections.RHYTHM
@@ -80,7 +80,7 @@ def test_a_doomed_collection_shows_and_makes_nothing_before_its_catalog_is_kept(
 
 
 def test_a_job_is_not_begun_before_the_catalog_is_kept() -> None:
-    seen = replace(collections.THERE, asked=(snapshots.ASKED,), needs_finalizer=False)
+    seen = replace(collections.THERE, asked=(compactions.ASKED,), needs_finalizer=False)
     decided = [
         collection.plan(replace(seen, has_finalizer=held, catalog_loose=loose), RHYTHM)
         for held, loose in ((False, True), (False, False), (True, True), (True, False))

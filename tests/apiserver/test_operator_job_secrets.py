@@ -1,0 +1,83 @@
+"""Secrets of a job stay in Secrets: no object, Event, log or argument of the operator has their values."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
+from testbed.sparkoperator import install_crd
+
+pytestmark = [pytest.mark.kube, pytest.mark.long]
+
+Make = Callable[..., dict[str, Any]]
+
+
+def keep_secret(world: Any, name: str, values: Mapping[str, str]) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": dict(values)}
+    # With `create`, no annotation has the values.
+    world.kubectl("create", "-f", "-", stdin=json.dumps(secret))
+
+
+def everything(world: Any) -> str:
+    """All objects of the namespace but the Secrets."""
+    kinds = world.kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
+    shown = ",".join(kind for kind in kinds if kind != "secrets")
+    return str(world.kubectl("get", shown, "-o", "json"))
+
+
+def applications(world: Any, kind: str) -> list[dict[str, Any]]:
+    return list(json.loads(world.kubectl("get", kind, "-o", "json"))["items"])
+
+
+@pytest.mark.parametrize(
+    ("face", "adapter", "kind"),
+    [
+        (KUBEFLOW, "kubeflow", "sparkapplications.sparkoperator.k8s.io"),
+        (APACHE, "apache", "sparkapplications.spark.apache.org"),
+        (PODS, "job", "jobs"),
+    ],
+    ids=["kubeflow", "apache", "job"],
+)
+def test_an_application_names_its_image_and_secrets_and_nothing_shows_their_values(
+    world: Any,
+    make_catalog: Make,
+    make_collection: Make,
+    tmp_path: Path,
+    face: Face,
+    adapter: str,
+    kind: str,
+) -> None:
+    if face is not PODS:
+        install_crd(world.cluster, face)
+    image = "registry.example/holdfast-spark:0.1.0"
+    flags = ("--storage-shared", f"--spark-adapter={adapter}", f"--spark-image={image}", "--log-level=debug")
+    operator = world.start(*flags)
+    keep_secret(world, "stores", {"AWS_SECRET_ACCESS_KEY": "planted-a1", "PGPASSWORD": "planted-b2"})
+    keep_secret(world, "more", {"KAFKA_PASSWORD": "planted-c3"})
+    there = make_catalog(spark={"envSecretRef": {"name": "more"}})
+    url = world.volume(there["spec"]["organizationId"])
+    there["spec"]["storage"] = {"url": url, "credentialsSecretRef": {"name": "stores"}}
+    wanted = make_collection()
+    world.apply(there, wanted)
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    with world.controller(url) as controller:
+        writer = controller.writer(world.status("storagecollection/flights")["collectionId"], purpose="test")
+        rows = {"id": pa.array([1]), "note": pa.array(["x"]), "_time": pa.array([50], pa.uint64())}
+        writer.append(pa.table(rows), writer.upper(), 51)
+    wanted["spec"]["snapshot"] = {"requestId": "1", "destination": (tmp_path / "s").as_uri()}
+    world.apply(wanted)
+    world.settle(
+        lambda: bool(applications(world, kind)), lambda: str(world.status("storagecollection/flights"))
+    )
+    (application,) = applications(world, kind)
+    for name in ("stores", "more"):
+        assert f'"secretRef": {{"name": "{name}"}}' in json.dumps(application)
+    assert image in json.dumps(application)
+    operator.wait_until_it_says(f"the image {image} of Spark jobs has another version than this operator")
+    told = everything(world) + operator.log.read_text()
+    assert application["metadata"]["uid"] in told
+    assert "planted" not in told
