@@ -235,14 +235,15 @@ def names_files(spec: CatalogSpec) -> bool:
 def _resolve(
     asked: CatalogStorage, organization_id: str, bounds: Bounds, field: str
 ) -> Storage | RefusedLocation:
+    secret = asked.credentials_secret_ref.name if asked.credentials_secret_ref else None
     if asked.url is None and asked.blob is None:
         if bounds.volume is None:
             return RefusedLocation(
                 "spec.storage is empty and the operator has no volume of its own; set spec.storage.url"
             )
-        return Storage(url=(bounds.volume / bounds.namespace / organization_id).absolute().as_uri())
-    reference = asked.credentials_secret_ref
-    storage = Storage(asked.url, asked.blob, asked.consensus, reference.name if reference else None)
+        folder = bounds.volume / bounds.namespace / organization_id
+        return Storage(url=folder.absolute().as_uri(), secret=secret)
+    storage = Storage(asked.url, asked.blob, asked.consensus, secret)
     if any(_scheme(url) == "memory" for url in storage.urls):
         return RefusedLocation(
             "spec.storage is memory://, which loses its data when the operator stops; use file:///"

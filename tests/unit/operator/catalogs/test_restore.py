@@ -184,6 +184,11 @@ def test_where_it_comes_from() -> None:
     assert beside == CatalogSource(Storage(url=f"file:///volume/ns/{OTHER}"), OTHER, None)
     same = resolve_restore(spec(**here, restoreFrom=copy), "ns", volume)
     assert same == CatalogSource(Storage(url="file:///here"), OTHER, None)
+    secrets = {"credentialsSecretRef": {"name": "keys"}}
+    for storage in (secrets, here["storage"] | secrets):
+        mine = resolve_restore(spec(storage=storage, restoreFrom=copy), "ns", volume)
+        assert isinstance(mine, CatalogSource)
+        assert mine.storage.secret == "keys"
     far = {"catalog": {"organizationId": OTHER, "asOf": 7, "storage": {"url": "file:///far"}}}
     found = resolve_restore(spec(**here, restoreFrom=far), "ns", volume)
     assert found == CatalogSource(Storage(url="file:///far"), OTHER, 7)
