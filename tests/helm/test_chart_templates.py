@@ -62,8 +62,8 @@ def test_helm_finds_nothing_to_complain_about() -> None:
 
 def test_out_of_the_box_there_is_one_operator_with_a_volume(default: list[dict[str, Any]]) -> None:
     assert sorted(each["kind"] for each in default) == [
-        *("ClusterRole", "ClusterRoleBinding", "Deployment", "Job", "PersistentVolumeClaim", "Pod"),
-        *("Role", "RoleBinding", "Service", "ServiceAccount"),
+        *("ClusterRole", "ClusterRoleBinding", "Deployment", "Job", "NetworkPolicy"),
+        *("PersistentVolumeClaim", "Pod", "Role", "RoleBinding", "Service", "ServiceAccount"),
     ]
     spec = find(default, "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
@@ -87,17 +87,16 @@ def test_without_a_volume_replicas_roll_and_keep_apart() -> None:
     spec = find(objects, "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
     assert "podAntiAffinity" in spec["template"]["spec"]["affinity"]
-    assert not [each for each in objects if each["kind"] == "PodDisruptionBudget"]
     assert not [argument for argument in operator(objects)["args"] if argument.startswith("--data-dir")]
     assert not [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
 
 
 def test_a_single_operator_has_no_budget_that_would_stop_a_drain() -> None:
-    budget = {"podDisruptionBudget": {"enabled": True}}
-    objects = template("holdfast-operator", {**HA, **budget, "replicas": 1})
-    assert not [each for each in objects if each["kind"] == "PodDisruptionBudget"]
-    objects = template("holdfast-operator", {**HA, **budget})
-    assert find(objects, "PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    off = {"podDisruptionBudget": {"enabled": False}}
+    for values in ({**HA, "replicas": 1}, {**HA, **off}):
+        objects = template("holdfast-operator", values)
+        assert not [each for each in objects if each["kind"] == "PodDisruptionBudget"]
+    assert find(template("holdfast-operator", HA), "PodDisruptionBudget")["spec"]["minAvailable"] == 1
 
 
 @pytest.mark.parametrize(
@@ -123,6 +122,7 @@ def test_a_single_operator_has_no_budget_that_would_stop_a_drain() -> None:
         ({"networkPolicy": {"metricsFrom": [{"pods": {}}]}}, "/networkPolicy/metricsFrom/0"),
         ({"storage": {"embedded": {"size": "much"}}}, "/storage/embedded/size"),
         ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
+        ({"networkPolicy": {"egress": "open"}}, "/networkPolicy/egress"),
         ({"leaderElection": {"retryPeriod": 0}}, "/leaderElection/retryPeriod"),
         ({"leaderElection": {"leaseDuration": 8}}, "leaseDuration (8) must be greater"),
         ({**HA, "storage": {"embedded": {"enabled": False}, "shared": True}}, "storage.shared"),
@@ -577,8 +577,22 @@ def test_the_network_is_closed_but_for_what_is_named(everything: list[dict[str, 
     assert [port["port"] for port in names["ports"]] == [53, 53]
     assert [port["port"] for port in api["ports"]] == [443, 6443]
     assert store == {"ports": [{"port": 443}]}
-    closed = template("holdfast-operator", {"networkPolicy": {"enabled": True}})
-    assert len(find(closed, "NetworkPolicy")["spec"]["egress"]) == 3
+    closed = template("holdfast-operator", {"networkPolicy": {"egress": "closed"}})
+    policy = find(closed, "NetworkPolicy")["spec"]
+    assert (policy["policyTypes"], len(policy["egress"])) == (["Ingress", "Egress"], 3)
+
+
+def test_out_of_the_box_others_reach_only_one_port_and_any_store_can_be_reached(
+    default: list[dict[str, Any]],
+) -> None:
+    policy = find(default, "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"ports": [{"port": "http"}]}]
+    assert "egress" not in policy
+    ports = operator(default)["ports"]
+    assert ports == [{"name": "http", "containerPort": 8080}]
+    open_ = template("holdfast-operator", {"networkPolicy": {"enabled": False}})
+    assert not [each for each in open_ if each["kind"] == "NetworkPolicy"]
 
 
 def expressions(objects: list[dict[str, Any]]) -> list[str]:
