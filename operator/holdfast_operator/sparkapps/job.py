@@ -13,6 +13,8 @@ from holdfast_operator.engine.kube import Forbidden, NotServed, ObjectKey, Resou
 from holdfast_operator.sparkapps.adapter import ATTEMPT_DEADLINE, AppPhase, AppState, Launch, overran
 from holdfast_operator.sparkapps.objects import (
     CONTAINER_SECURITY,
+    TMP,
+    TMP_VOLUME,
     Json,
     ObjectAdapter,
     application_name,
@@ -36,8 +38,6 @@ NOT_OF_SPARK: Final = "!spark-role"
 _CONTAINER: Final = "spark"
 _TRIES_OF_A_TASK: Final = 4
 """Spark's default on a cluster. In local mode, the default is one."""
-_TMP: Final = "/tmp"  # noqa: S108 - the pod's own
-"""The folder for data of Spark and Python that doesn't fit into memory."""
 _NO_POD: Final = (
     "its pod can't be made; kubectl describe job {} shows why, such as a ServiceAccount that isn't there"
 )
@@ -153,8 +153,8 @@ def _pod(launch: Launch) -> Json:
     memory = f"{one_pod_memory(template)}Mi"
     environment = secret_environment(launch)
     volumes = template.pod.volumes
-    if not any(each.mount_path.rstrip("/") == _TMP for each in volumes):
-        volumes = (*volumes, SparkVolume(name="holdfast-tmp", mount_path=_TMP))
+    if not any(each.mount_path.rstrip("/") == TMP for each in volumes):
+        volumes = (*volumes, SparkVolume(name=TMP_VOLUME, mount_path=TMP))
     cpu = template.spark_conf.get("spark.kubernetes.driver.request.cores", str(cores))
     return {
         "restartPolicy": "Never",

@@ -43,14 +43,22 @@ POD_SECURITY: Final[Json] = {"runAsNonRoot": True, "seccompProfile": {"type": "R
 CONTAINER_SECURITY: Final[Json] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
     **POD_SECURITY,
 }
-"""With these settings, a pod meets the restricted profile of the Pod Security Standards."""
+"""With these settings, a pod meets the restricted profile of the Pod Security Standards.
+
+The root is read-only, so a job can't change the programs of its image.
+"""
 
 SECRETS_FOLDER: Final = "/etc/holdfast/secrets"
 """The folder in a pod with a folder for each Secret whose keys are files."""
 MANAGED: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 """The label selector for the applications of all objects."""
+TMP: Final = "/tmp"  # noqa: S108 - the pod's own
+"""The folder for data of Spark and Python that doesn't fit into memory, and the working directory."""
+TMP_VOLUME: Final = "holdfast-tmp"
+"""The volume of `TMP`, unless the template has one there."""
 _GROUP: Final = 65532
 """The group of the image's user."""
 _MAX_LABEL: Final = 63
@@ -300,18 +308,35 @@ def _dumped(model: ApiModel) -> Json:
 def pod_template(launch: Launch, role: str) -> Json:
     """Returns the pod template of a role, `driver` or `executor`. Spark fills in image and command."""
     template = launch.template
-    container: Json = {"name": f"spark-kubernetes-{role}", "securityContext": CONTAINER_SECURITY}
     files = [each for each in launch.files if each.shared or role == "driver"]
-    if files:
-        container["volumeMounts"] = secret_mounts(files)
+    volumes, mounts = secret_volumes(files), secret_mounts(files)
+    if not _mounts_tmp(template, role):
+        volumes.append({"name": TMP_VOLUME, "emptyDir": {}})
+        mounts.append({"name": TMP_VOLUME, "mountPath": TMP})
+    container: Json = {
+        "name": f"spark-kubernetes-{role}",
+        "securityContext": CONTAINER_SECURITY,
+        **({"volumeMounts": mounts} if mounts else {}),
+        **secret_environment(launch),
+    }
     return {
         "metadata": pod_metadata(launch),
         "spec": {
             **pod_fields(template),
-            **({"volumes": secret_volumes(files)} if files else {}),
-            "containers": [container | secret_environment(launch)],
+            **({"volumes": volumes} if volumes else {}),
+            "containers": [container],
         },
     }
+
+
+def _mounts_tmp(template: SparkTemplate, role: str) -> bool:
+    """Returns whether the template has a volume at `TMP`, as a volume or as settings of Spark."""
+    prefix = f"spark.kubernetes.{role}.volumes."
+    settings = {**template.spark_conf, **pod_settings(template)}
+    return any(
+        name.startswith(prefix) and name.endswith(".mount.path") and path.rstrip("/") == TMP
+        for name, path in settings.items()
+    )
 
 
 def pod_settings(template: SparkTemplate) -> dict[str, str]:

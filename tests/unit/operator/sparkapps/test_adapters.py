@@ -137,9 +137,36 @@ def test_every_pod_is_of_the_restricted_profile(each: ObjectAdapter) -> None:
     for part in containers(body):
         assert part["securityContext"]["allowPrivilegeEscalation"] is False
         assert part["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert part["securityContext"]["readOnlyRootFilesystem"] is True
     text = str(body)
     assert "'runAsNonRoot': True" in text
     assert "privileged" not in text
+
+
+@each_adapter
+def test_a_pod_can_write_to_its_temporary_folder_though_its_root_is_read_only(each: ObjectAdapter) -> None:
+    def temporary(body: dict[str, Any]) -> list[list[str]]:
+        """For each pod, the kinds of the volumes that its template mounts at /tmp."""
+        specs = [body["spec"]["template"]["spec"]] if body["kind"] == "Job" else pods(body)
+        found = []
+        for spec in specs:
+            kinds = {
+                one["name"]: next(key for key in one if key != "name") for one in spec.get("volumes", ())
+            }
+            mounts = spec["containers"][0].get("volumeMounts", ())
+            found.append([kinds[one["name"]] for one in mounts if one["mountPath"].rstrip("/") == "/tmp"])
+        return found
+
+    assert {tuple(kinds) for kinds in temporary(each.body(LAUNCH))} == {("emptyDir",)}
+    volume = {"name": "big", "mountPath": "/tmp/", "claimName": "big"}
+    body = each.body(with_template(pod={"volumes": [volume]}))
+    # Spark mounts it. A second volume at the same path would be refused.
+    mounted = ("persistentVolumeClaim",) if body["kind"] == "Job" else ()
+    assert {tuple(kinds) for kinds in temporary(body)} == {mounted}
+    if body["kind"] != "Job":
+        settings = {"spark.kubernetes.driver.volumes.emptyDir.big.mount.path": "/tmp"}
+        body = each.body(with_template(sparkConf=settings))
+        assert temporary(body) == [[], ["emptyDir"]]
 
 
 def test_nobody_restarts_an_attempt_but_we() -> None:
