@@ -1,22 +1,26 @@
 """Builds everything that a release consists of, into `dist/`, and checks it: `make release-check`.
 
-1. Wheels of both distributions.
+1. Wheels of both distributions. They and the charts are built twice, which must give the same bytes.
 2. A software bill of materials (CycloneDX) of all packages in the lock file that the wheels can use.
 3. Packages of both charts.
 4. The image. Without a running Docker, the test bed builds it on a base of its own, to show that it builds.
-   If the machine can't do that either, the step is skipped with the reason.
+   It builds the layers with our own packages twice, which must be the same. The other layers depend on
+   Debian's packages of the day. If the machine can't do that either, the step is skipped with the reason.
 5. Each wheel is installed into an empty environment, with what it declares, and its commands are run there.
 6. `SHA256SUMS` of all files.
 
 Nothing is published or signed: docs/how-to/release.md says how.
 """
 
+import gzip
 import hashlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 from collections.abc import Sequence
@@ -58,13 +62,18 @@ def version() -> str:
     return str(tomllib.loads((ROOT / "catalog" / "pyproject.toml").read_text())["project"]["version"])
 
 
-def wheels() -> dict[str, Path]:
-    """Build the wheels; returns them by distribution."""
+def epoch() -> int:
+    """Return the time of the commit in seconds since 1970, which all files of a release get."""
+    return int(run(["git", "log", "-1", "--format=%ct"]))
+
+
+def wheels(folder: Path) -> dict[str, Path]:
+    """Build the wheels into a folder; returns them by distribution."""
     for distribution in ("holdfast", "holdfast-operator"):
-        run([UV, "build", "--quiet", "--wheel", "--package", distribution, "--out-dir", DIST])
-    found = {path.name.split("-")[0].replace("_", "-"): path for path in DIST.glob("*.whl")}
+        run([UV, "build", "--quiet", "--wheel", "--package", distribution, "--out-dir", folder])
+    found = {path.name.split("-")[0].replace("_", "-"): path for path in folder.glob("*.whl")}
     if set(found) != {"holdfast", "holdfast-operator"}:
-        raise ReleaseError(f"expected two wheels in {DIST}, found {sorted(found)}")
+        raise ReleaseError(f"expected two wheels in {folder}, found {sorted(found)}")
     return found
 
 
@@ -81,11 +90,47 @@ def bill_of_materials() -> int:
     return len(components)
 
 
-def charts() -> None:
-    """Package the charts with the Helm of the test bed, which is built first if it is missing."""
+def charts(folder: Path) -> None:
+    """Package the charts with the Helm of the test bed, which is built first if it is missing.
+
+    Helm gives files the time of the moment, so all get the time of the commit afterwards.
+    """
     build.ensure((build.HELM,))
     for chart in CHARTS:
-        helm.run("package", helm.CHARTS / chart, "--destination", DIST)
+        printed = helm.run("package", helm.CHARTS / chart, "--destination", folder)
+        set_times(Path(printed.strip().split(": ", 1)[1]), epoch())
+
+
+def set_times(package: Path, seconds: int) -> None:
+    """Write a chart's package again, sorted, with one time, one owner and fixed modes for all files."""
+    with tarfile.open(package) as old:
+        files = {member.name: old.extractfile(member) for member in old.getmembers() if member.isfile()}
+        contents = {name: file.read() for name, file in files.items() if file is not None}
+    with (
+        package.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=seconds) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
+        for name in sorted(contents):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime, entry.mode = len(contents[name]), seconds, 0o644
+            new.addfile(entry, io.BytesIO(contents[name]))
+
+
+def rebuilt() -> int:
+    """Build wheels and charts once more, and return how many there are.
+
+    Raises `ReleaseError` if one differs from the one in `DIST`.
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-release-") as home:
+        folder = Path(home)
+        wheels(folder)
+        charts(folder)
+        again = sorted(path for path in folder.iterdir() if path.suffix in {".whl", ".tgz"})
+        for path in again:
+            if path.read_bytes() != (DIST / path.name).read_bytes():
+                raise ReleaseError(f"{path.name} differs if it is built twice from the same sources")
+        return len(again)
 
 
 def image() -> str:
@@ -101,7 +146,13 @@ def image() -> str:
     if lacking := require.missing(Tier.NODE):
         return f"skipped: Docker does not run, and the test bed can't build it: {lacking}"
     with images.held():
-        return "operator/Dockerfile builds on a base of Debian's packages (Docker does not run here)"
+        first, second = images.built_again(epoch())
+    if first != second:
+        raise ReleaseError(f"the layers with our packages differ between two builds: {first}, {second}")
+    return (
+        "operator/Dockerfile builds on a base of Debian's packages (Docker does not run here); "
+        "the layers with our packages are the same in two builds"
+    )
 
 
 def install(found: dict[str, Path]) -> None:
@@ -143,11 +194,13 @@ def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     try:
-        found = wheels()
+        os.environ["SOURCE_DATE_EPOCH"] = str(epoch())
+        found = wheels(DIST)
         print(f"wheels: {', '.join(path.name for path in found.values())}")
         print(f"bill of materials: {bill_of_materials()} components")
-        charts()
+        charts(DIST)
         print(f"charts: {', '.join(path.name for path in sorted(DIST.glob('*.tgz')))}")
+        print(f"built twice, the same bytes: {rebuilt()} wheels and charts")
         print(f"image: {image()}")
         install(found)
         print("wheels installed alone: holdfast, holdfast-operator")

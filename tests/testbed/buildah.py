@@ -47,9 +47,13 @@ class Buildah:
         *,
         target: str | None = None,
         made: Mapping[str, str] | None = None,
+        timestamp: int | None = None,
         **arguments: str,
     ) -> None:
-        """Build an image from a Dockerfile's text, or of one stage of it; `made` are images of stages."""
+        """Build an image from a Dockerfile's text, or of one stage of it; `made` are images of stages.
+
+        With a timestamp, nothing of earlier builds is used, and all files get this time (seconds since 1970).
+        """
         file = self._scratch / "Dockerfile"
         file.write_text(dockerfile)
         given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
@@ -61,7 +65,16 @@ class Buildah:
         if target:
             # Whom this machine trusts, which may be more than the base does: packages are fetched.
             given.append(f"--volume={_AUTHORITIES}:{_AUTHORITIES}:ro")
-        self._run("build", "--quiet", "--layers", f"--tag={name}", f"--file={file}", *given, context)
+        given += ["--layers"] if timestamp is None else ["--no-cache", f"--timestamp={timestamp}"]
+        self._run("build", "--quiet", f"--tag={name}", f"--file={file}", *given, context)
+
+    def digest(self, name: str) -> str:
+        """The digest of an image's configuration, and so of its layers."""
+        return str(json.loads(self._run("inspect", "--type=image", name))["FromImageID"])
+
+    def remove(self, name: str) -> None:
+        """Remove one image, but no layer that another image has."""
+        self._run("rmi", name)
 
     def save(self, images: Mapping[str, str], archive: Path, *, known: Path | None = None) -> None:
         """Write images, each with the tag that it has there, to a file, without the layers in `known`."""

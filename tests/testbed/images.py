@@ -73,9 +73,7 @@ def held() -> Iterator[Path]:
 
 def _imported() -> Path:
     base = _key(_PACKAGES, _BASE, *_sources().values())
-    packages = _key(
-        base, _PAUSE, _DOCKERFILE.read_text(), *_hashes(_REPOSITORY / name for name in _DEPENDENCIES)
-    )
+    packages = _packages_key()
     ours = _key(packages, *_context())
     runtime, target = _folder() / f"runtime-{packages}", _folder() / f"images-{ours}"
     if not target.exists():
@@ -137,6 +135,37 @@ def _make_ours(scratch: Path, target: Path, runtime: Path, packages: str) -> Non
     store.save(made, archive, known=runtime / containerd.BLOBS)
     (scratch / "ours").mkdir()
     containerd.import_images(scratch / "ours", archive, onto=runtime).rename(target)
+
+
+def built_again(timestamp: int) -> list[str]:
+    """The digests of two builds of our images' last stages from nothing, on the stages that are kept.
+
+    `held` has made those stages. All files get the time `timestamp` (seconds since 1970).
+    """
+    with locked("images"), tempfile.TemporaryDirectory(dir=_folder(), prefix=".images-") as scratch:
+        store = Buildah(_folder() / "buildah", Path(scratch))
+        stages = _stages(_packages_key())
+        digests = []
+        for _ in range(2):
+            name = "localhost/holdfast-again:test"
+            store.build(
+                name,
+                _DOCKERFILE.read_text(),
+                _REPOSITORY,
+                target="operator",
+                made=stages,
+                timestamp=timestamp,
+            )
+            digests.append(store.digest(name))
+            store.remove(name)
+        return digests
+
+
+def _packages_key() -> str:
+    return _key(
+        *(_key(_PACKAGES, _BASE, *_sources().values()), _PAUSE, _DOCKERFILE.read_text()),
+        *_hashes(_REPOSITORY / name for name in _DEPENDENCIES),
+    )
 
 
 def _stages(packages: str) -> dict[str, str]:
