@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             case "up":
                 return _up(options.folder, with_spark=options.spark_operator)
             case "build":
-                build.ensure((*build.needed(), build.MINIO, build.HELM))
+                build.ensure((*build.needed(), build.MINIO, build.HELM, build.CRANE))
                 lack = kafka.impossible()
                 if lack:
                     print(f"testbed: no kafka: {lack}", file=sys.stderr)

@@ -28,12 +28,14 @@ MODULE: Final = Path(__file__).parent / "tools" / "kubernetes"
 COREDNS_MODULE: Final = Path(__file__).parent / "tools" / "coredns"
 MINIO_MODULE: Final = Path(__file__).parent / "tools" / "minio"
 HELM_MODULE: Final = Path(__file__).parent / "tools" / "helm"
+CRANE_MODULE: Final = Path(__file__).parent / "tools" / "crane"
 SPARK_OPERATOR_MODULE: Final = Path(__file__).parent / "tools" / "sparkoperator"
 KUBERNETES_VERSION: Final = "v1.36.3"
 ETCD_VERSION: Final = "v3.6.8"
 COREDNS_VERSION: Final = "v1.15.0"
 MINIO_VERSION: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
 HELM_VERSION: Final = "v3.22.0"
+CRANE_VERSION: Final = "v0.20.6"
 SPARK_OPERATOR_VERSION: Final = "v2.5.2"
 _BEAT: Final = 30.0
 """Seconds between two lines of progress."""
@@ -129,6 +131,14 @@ HELM: Final = Tool(
     version=HELM_VERSION,
     takes="about a minute",
     module=HELM_MODULE,
+)
+
+CRANE: Final = Tool(
+    name="crane",
+    package="github.com/google/go-containerregistry/cmd/crane",
+    version=CRANE_VERSION,
+    takes="about a minute",
+    module=CRANE_MODULE,
 )
 
 

@@ -74,7 +74,8 @@ def missing(tier: Tier, env: Mapping[str, str] | None = None) -> str | None:
         case Tier.S3:
             return None if build.MINIO.path.exists() else _not_built(build.MINIO)
         case Tier.HELM:
-            return None if build.HELM.path.exists() else _not_built(build.HELM)
+            unbuilt = build.unbuilt((build.HELM, build.CRANE))
+            return _not_built(*unbuilt) if unbuilt else None
         case Tier.KAFKA:
             return kafka.missing(env)
         case Tier.NODE:
@@ -91,7 +92,7 @@ def provide(tier: Tier) -> None:
     if tier is Tier.S3:
         build.ensure((build.MINIO,))
     if tier is Tier.HELM:
-        build.ensure((build.HELM,))
+        build.ensure((build.HELM, build.CRANE))
     if tier is Tier.KAFKA:
         kafka.provide()
     if tier is Tier.POSTGRES:
