@@ -62,7 +62,7 @@ def look_up(requirements: Sequence[str], service: str, folder: Path) -> dict[str
     file = folder / "requirements.txt"
     file.write_text("\n".join(requirements))
     tool = [UV, "tool", "run", "--quiet", "--from", PIP_AUDIT, "pip-audit"]
-    how = ["--requirement", file, "--no-deps", "--disable-pip", "--progress-spinner", "off"]
+    how: list[str | Path] = ["--requirement", file, "--no-deps", "--disable-pip", "--progress-spinner", "off"]
     which = ["--vulnerability-service", "osv", "--osv-url", service]
     done = subprocess.run(
         [*tool, *how, *which, "--format", "json", "--output", report],
