@@ -17,7 +17,7 @@ from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_cr
 pytestmark = pytest.mark.kube
 
 Make = Callable[..., dict[str, Any]]
-REASON = '.status.conditions[?(@.type=="SnapshotCompleted")].reason'
+REASON = '.status.conditions[?(@.type=="Ready")].reason'
 
 
 @pytest.fixture
@@ -84,15 +84,22 @@ def test_a_late_watch_launches_no_second_job_and_repeats_no_step(
     with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
         writer = controller.writer(world.status("coll/flights")["collectionId"], purpose="test")
         writer.append(pa.table({"id": [1], "note": ["x"]}), writer.upper(), 11)
-    wanted["spec"]["snapshot"] = {"requestId": "first", "destination": (tmp_path / "out").as_uri()}
-    world.apply(wanted)
-    world.wait_for("coll/flights", REASON, "SnapshotRunning")
+    world.apply(
+        {
+            "apiVersion": "holdfast.dev/v1alpha1",
+            "kind": "CollectionSnapshot",
+            "metadata": {"name": "one"},
+            "spec": {"collectionRef": {"name": "flights"}, "destination": (tmp_path / "out").as_uri()},
+        }
+    )
+    world.wait_for("collsnap/one", REASON, "SnapshotRunning")
     for number in range(6):
-        world.patch("coll/flights", f'{{"metadata":{{"annotations":{{"example.com/n":"{number}"}}}}}}')
+        for name in ("coll/flights", "collsnap/one"):
+            world.patch(name, f'{{"metadata":{{"annotations":{{"example.com/n":"{number}"}}}}}}')
     operator.wait_for_looks(6)
     assert api.writes["POST sparkapplications"] == 1
     assert api.writes["DELETE sparkapplications"] == 0
-    assert world.status("coll/flights")["snapshotJob"]["attempt"] == 1
+    assert world.status("collsnap/one")["job"]["attempt"] == 1
     # Running jobs are followed by a watch.
     assert api.reads["watch sparkapplications"] >= 1
     lists = api.reads["list sparkapplications"]
@@ -103,7 +110,7 @@ def test_a_late_watch_launches_no_second_job_and_repeats_no_step(
     (made,) = world.objects.list("sparkapplications")
     # Its end is noticed by the watch.
     world.objects.delete(f"sparkapplications/{made['metadata']['name']}")
-    world.wait_for("coll/flights", REASON, "SnapshotRetrying")
+    world.wait_for("collsnap/one", REASON, "SnapshotRetrying")
 
 
 @pytest.mark.long
