@@ -6,10 +6,12 @@ import io
 import math
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -37,6 +39,7 @@ from holdfast.persist.rows.part import KEYED_GROUP_ROWS, encode_parquet
 from holdfast.persist.rows.row_filter import PartBounds
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.layer import BlobLayer
+from holdfast.persist.stores.random_input import RandomInput
 from holdfast.tables import Table, filters
 from holdfast.tables.filters import filter_of
 from testbed.forking import in_child
@@ -754,3 +757,22 @@ def test_read_and_pandas_choose_rows_as_a_scan_does(client: PersistClient) -> No
     assert table.to_pandas(first, ["id"], pc.field("note") == "a")["id"].tolist() == [1, 3]
     with pytest.raises(BadInput, match="nothing"):
         table.read(where=[("nothing", "=", 1)])
+
+
+def test_threads_that_read_ahead_share_no_position(tmp_path: Path) -> None:
+    count = 500_000
+    rows = pa.table({"id": np.arange(count), "a": np.arange(count) * 3, "b": np.arange(count) * 7})
+    url = tmp_path.as_uri()
+
+    def seek(file: RandomInput, offset: int, whence: int = 0, /) -> int:
+        file.at = {0: 0, 1: file.at, 2: file.size}[whence] + offset
+        time.sleep(0)
+        return file.at
+
+    with holdfast.table(url, "t", columns={"id": "int64", "a": "int64", "b": "int64"}, key="id") as table:
+        table.append(rows)
+        with mock.patch.object(RandomInput, "seek", seek):
+            for _ in range(3):
+                found = table.scan(columns=["a", "b"], where=FIELD("b") >= 0).read_all()
+                assert found.num_rows == count
+                assert pc.all(pc.equal(pc.multiply(found["a"], 7), pc.multiply(found["b"], 3))).as_py()

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar, TypeVarTuple
 
 READ_AHEAD: Final = 2
@@ -15,16 +16,21 @@ _Result = TypeVar("_Result")
 def in_threads(
     function: Callable[[*_Given], _Result], arguments: Iterable[tuple[*_Given]]
 ) -> Generator[_Result, None, None]:
-    """Yield the result of the function for each of the arguments, in their order. Raises its errors."""
+    """Yield the result of the function for each of the arguments, in their order. Raises its errors.
+
+    When the process ends, no thread can be started any more. Then the caller's thread calls the function.
+    """
     with ThreadPoolExecutor(READ_AHEAD, "holdfast-read") as threads:
-        waiting: deque[Future[_Result]] = deque()
+        waiting: deque[Callable[[], _Result]] = deque()
         try:
             for given in arguments:
-                waiting.append(threads.submit(function, *given))
+                try:
+                    waiting.append(threads.submit(function, *given).result)
+                except RuntimeError:
+                    waiting.append(partial(function, *given))
                 if len(waiting) > READ_AHEAD:
-                    yield waiting.popleft().result()
+                    yield waiting.popleft()()
             while waiting:
-                yield waiting.popleft().result()
+                yield waiting.popleft()()
         finally:
-            for each in waiting:
-                each.cancel()
+            threads.shutdown(wait=False, cancel_futures=True)

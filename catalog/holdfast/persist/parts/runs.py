@@ -21,7 +21,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, takewhile
@@ -355,21 +355,20 @@ class _Reader:
             check_footer(metadata, own, key=key)
             opened = partial(
                 pq.ParquetFile,
-                file,
                 metadata=metadata,
                 read_dictionary=self._coded(metadata, known, own),
                 pre_buffer=False,
             )
-            with opened() as parquet:
+            with opened(file) as parquet:
                 if groups is None:
                     groups = self._met(bounds_through(self.schema, own, parquet.metadata))
                 if self.machine.config.audit_pushdown:
                     others = [i for i in range(parquet.metadata.num_row_groups) if i not in groups]
-                    self._audit(opened, parquet, part, own, known, others)
+                    self._audit(opened, file, parquet, part, own, known, others)
                 while groups and given >= (skipped := parquet.metadata.row_group(groups[0]).num_rows):
                     given -= skipped
                     del groups[0]
-                for read in self._decode(opened, parquet, part, own, known, groups, held):
+                for read in self._decode(opened, file, parquet, part, own, known, groups, held):
                     if given < read.count:
                         yield read.after(given)
                     given = max(0, given - read.count)
@@ -392,6 +391,7 @@ class _Reader:
     def _audit(
         self,
         opened: Callable[..., pq.ParquetFile],
+        file: pa.NativeFile,
         parquet: pq.ParquetFile,
         part: Part,
         own: Schema,
@@ -399,7 +399,7 @@ class _Reader:
         skipped: Sequence[int],
     ) -> None:
         for group in skipped:
-            reads = self._decode(opened, parquet, part, own, known, [group], Buffered())
+            reads = self._decode(opened, file, parquet, part, own, known, [group], Buffered())
             if found := sum(self._see(read, part).num_rows for read in reads):
                 what = f"no wanted row in row group {group}"
                 raise CorruptBlob(str(part.blob_key), what, f"{found}")
@@ -407,6 +407,7 @@ class _Reader:
     def _decode(
         self,
         opened: Callable[..., pq.ParquetFile],
+        file: pa.NativeFile,
         parquet: pq.ParquetFile,
         part: Part,
         own: Schema,
@@ -423,14 +424,28 @@ class _Reader:
             first, found = self._first_names(known, own, was, groups), sizes_of(known, names, groups)
         fetch = partial(self._fetch, was, first)
 
+        @contextmanager
+        def opened_again() -> Iterator[pq.ParquetFile]:
+            # A file has a position, which only one thread may move.
+            assert known is not None
+            with open_known(self.machine, known) as again, opened(again) as source:
+                yield source
+
         def fetch_whole(span: _Span, columns: _Columns) -> "_Read | _Batches | None":
-            """The same, and all of it in memory. None if that is more than one batch."""
+            """The same, and all of it in memory. None if that is more than one batch. For any thread."""
             if span.batch_rows < span.rows:
                 return None
-            with opened() as source:
+            try:
+                source = idle.pop()
+            except IndexError:
+                source = files.enter_context(opened_again())
+            try:
                 some = fetch(source, span, columns)
                 return some if isinstance(some, _Read) else (batch for batch in list(some))
+            finally:
+                idle.append(source)
 
+        idle: list[pq.ParquetFile] = []
         planned = [
             (span, self._columns(known, part, was, span.groups)) for span in self._spans(found, groups)
         ]
@@ -438,12 +453,12 @@ class _Reader:
         ahead = (
             closing(in_threads(fetch_whole, planned)) if is_ahead else nullcontext(repeat(None, len(planned)))
         )
-        with ahead as fetched:
+        with ExitStack() as files, ahead as fetched:
             for (span, columns), some in zip(planned, fetched, strict=True):
                 if some is None:
                     source = parquet
                     if span.is_buffered:
-                        source = buffered = buffered or opened(buffer_size=_COLUMN_BUFFER)
+                        source = buffered = buffered or opened(file, buffer_size=_COLUMN_BUFFER)
                     some = fetch(source, span, columns)
                 if isinstance(some, _Read):
                     yield some

@@ -1,5 +1,7 @@
 """Calls in threads, a few ahead of who takes the results."""
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -53,3 +55,25 @@ def test_who_closes_it_waits_for_what_runs() -> None:
     time.sleep(0.3)
     assert ended == found
     assert not [each for each in threading.enumerate() if each.name.startswith("holdfast-read")]
+
+
+def test_it_goes_on_when_no_thread_can_be_started() -> None:
+    """Threads that outlive the main thread, and functions of `atexit`, still read."""
+    program = """
+import atexit, sys, threading, time
+from holdfast.persist.parts.ahead import in_threads
+
+def read(what):
+    begun = in_threads(lambda number: number, [(number,) for number in range(9)])
+    found = [next(begun)]
+    while what == "thread" and threading.main_thread().is_alive():
+        time.sleep(0.01)
+    print(what, sum(found) + sum(begun))
+
+atexit.register(read, "atexit")
+threading.Thread(target=read, args=("thread",)).start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("thread 36\natexit 36\n", "")
