@@ -776,3 +776,20 @@ def test_threads_that_read_ahead_share_no_position(tmp_path: Path) -> None:
                 found = table.scan(columns=["a", "b"], where=FIELD("b") >= 0).read_all()
                 assert found.num_rows == count
                 assert pc.all(pc.equal(pc.multiply(found["a"], 7), pc.multiply(found["b"], 3))).as_py()
+
+
+def test_all_columns_of_many_row_groups() -> None:
+    count = 500_000
+    rows = pa.table({"id": np.arange(count), "a": np.arange(count) * 3})
+    with holdfast.table("memory://many", "t", columns={"id": "int64", "a": "int64"}, key="id") as table:
+        table.append(rows)
+        assert table.scan().read_all().sort_by("id").cast(rows.schema).equals(rows)
+        assert table.scan(columns=["id", "a"]).read_all().sort_by("id").cast(rows.schema).equals(rows)
+        table.alter(add={"b": "string?"})
+        more = rows.append_column("b", pa.nulls(count, pa.string()))
+        assert table.scan().read_all().sort_by("id").cast(more.schema).equals(more)
+        # Later rows are not seen at an earlier time, in the same parts or others.
+        before = table.latest_time()
+        table.append([{"id": -1, "a": -3, "b": "x"}])
+        assert table.scan(as_of=before).read_all().sort_by("id").cast(more.schema).equals(more)
+        assert table.scan().read_all().num_rows == count + 1

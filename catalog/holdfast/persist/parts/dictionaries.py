@@ -32,7 +32,7 @@ def columns_with_dictionary(metadata: pq.FileMetaData, schema: Schema, names: Co
 
 def decoded_bytes(rows: pa.RecordBatch) -> int:
     """How many bytes the rows take without dictionaries."""
-    return int(_ends(rows)[-1]) if rows.num_rows else 0
+    return int(_sizes(rows).sum()) if _coded(rows) else int(rows.nbytes)
 
 
 def coded_bytes(rows: pa.RecordBatch) -> int:
@@ -61,7 +61,8 @@ def decoded_pieces(rows: pa.RecordBatch, share: Callable[[int], int]) -> Iterato
     if most <= share(most // max(1, rows.num_rows)):
         yield decoded(rows)
         return
-    ends = _ends(rows)
+    # For each row, the bytes of all rows up to it.
+    ends = np.cumsum(_sizes(rows))
     total = int(ends[-1])
     # Pieces of equal size: a small rest would cost as much time as a whole piece.
     piece = total // max(1, round(total / share(total // rows.num_rows)))
@@ -89,14 +90,14 @@ def _most_bytes(rows: pa.RecordBatch) -> int:
     return int(rows.num_rows) * (_row_bytes(rows) + longest)
 
 
-def _ends(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """For each row, the bytes of all rows up to it without dictionaries."""
+def _sizes(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """The bytes of each row without dictionaries."""
     sizes = np.full(rows.num_rows, _row_bytes(rows), np.int64)
     for column in _coded(rows):
         if len(column.dictionary):
             places = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
             sizes += _lengths(column)[places]
-    return np.cumsum(sizes)
+    return sizes
 
 
 def _lengths(column: pa.DictionaryArray) -> npt.NDArray[np.int32]:

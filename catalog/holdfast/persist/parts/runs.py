@@ -284,7 +284,7 @@ class _Reader:
             try:
                 with ExitStack() as stack:
                     known = groups = None
-                    if self.row_filter is None and not self.is_narrow:
+                    if self.row_filter is None and not self.needs_no_sums:
                         file = stack.enter_context(open_part(self.machine, part, self.buffer_bytes))
                     else:
                         known = known_part(self.machine, part)
@@ -303,7 +303,7 @@ class _Reader:
                 return
             except CorruptBlob:
                 # A cached copy may be damaged since it was verified. The second error is the store's.
-                if (self.row_filter is None and not self.is_narrow) or is_again:
+                if (self.row_filter is None and not self.needs_no_sums) or is_again:
                     raise
                 is_again = forget(self.machine, part)
                 if not is_again:
