@@ -142,6 +142,8 @@ class Buildah:
         wanted = set(names)
         told = json.loads(self._run("images", "--json") or "[]")
         named = {name for image in told for name in image.get("names") or ()}
+        # A build that was killed leaves its containers, which keep their images.
+        self._run("rm", "--all")
         if named - wanted:
             self._run("rmi", *sorted(named - wanted))
         self._run("rmi", "--prune")
