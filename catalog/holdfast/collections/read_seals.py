@@ -48,10 +48,22 @@ def complete(
     are as in `seal_first`, and so are the errors. If the store refuses the seal, the client counts as one
     that may not write.
     """
+    return _complete(controller, controller.client, reader, time, what, instead)
+
+
+def _complete(
+    controller: StorageController,
+    reading: PersistClient,
+    reader: CollectionReader,
+    time: int,
+    what: str,
+    instead: str,
+) -> int:
+    """As `complete`. `reading` is the client of the reader: it has cached what the reader saw."""
     may_seal = controller.client.mode == "write"
     failures = 0
     while True:
-        known = _known(controller.client, reader, time, may_seal=may_seal)
+        known = _known(controller.client, reading, reader, time, may_seal=may_seal)
         new_upper = seal_first(time, known, what, instead)
         if new_upper is None:
             return known.upper
@@ -82,7 +94,7 @@ def complete_with(
 ) -> int:
     """Like `complete`, for a `controller` that only reads: opens a client that may write if a seal is needed.
 
-    If that client can't be opened, nothing is sealed.
+    `reader` is a reader of `controller`. If that client can't be opened, nothing is sealed.
     """
     try:
         return complete(controller, reader, time, what, instead)
@@ -94,7 +106,7 @@ def complete_with(
         except HoldfastError:
             raise refused from None
         with client, StorageController(client) as writing:
-            return complete(writing, reader, time, what, instead)
+            return _complete(writing, controller.client, reader, time, what, instead)
 
 
 def begin_at_present(controller: StorageController, collection: str) -> None:
@@ -110,10 +122,12 @@ def begin_at_present(controller: StorageController, collection: str) -> None:
 
 def check_follow(client: PersistClient, reader: CollectionReader, time: int, what: str, instead: str) -> None:
     """Raise `AsOfNotYetAvailable` or `BadInput` if changes after `time` can't be followed. Never seals."""
-    check_past(time, _known(client, reader, time, may_seal=False), what, instead)
+    check_past(time, _known(client, client, reader, time, may_seal=False), what, instead)
 
 
-def _known(client: PersistClient, reader: CollectionReader, time: int, *, may_seal: bool) -> Completeness:
+def _known(
+    client: PersistClient, reading: PersistClient, reader: CollectionReader, time: int, *, may_seal: bool
+) -> Completeness:
     upper, since = reader.upper(), reader.since()
     complete = time < upper
     return Completeness(
@@ -124,7 +138,7 @@ def _known(client: PersistClient, reader: CollectionReader, time: int, *, may_se
         now_ms=0 if complete else client.store_or_host_ms(),
         may_seal=may_seal,
         is_fed=reader.info.holding.is_fed,
-        last_seal=None if complete else last_seal(client, reader.info.holding),
+        last_seal=None if complete else last_seal(reading, reader.info.holding),
     )
 
 

@@ -1,6 +1,8 @@
 """`holdfast collection`: reads at times after the last write, writes far ahead, and tables that are ahead."""
 
 import json
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 import holdfast
 from holdfast.cli import main
 from holdfast.collections import StorageController
+from holdfast.errors import AsOfNotYetAvailable
 from holdfast.persist import PersistClient
 
 HOUR = 3_600_000
@@ -73,6 +76,24 @@ def test_a_read_completes_the_collection_up_to_a_minute_ago(orders: Orders) -> N
     assert "--or-earlier" in error
     error = orders.fails("read", "orders", "--as-of", date(orders.now + 3 * HOUR))
     assert "after the store's clock" in error
+
+
+def test_processes_that_read_make_one_empty_commit_a_minute(orders: Orders) -> None:
+    program = [sys.executable, "-c", "from holdfast.cli import main; main()", "count", "orders", "--url"]
+    uppers, errors = [], []
+    for _ in range(3):
+        at = str(int(time.time() * 1000) - 60_001)
+        command = [*program, orders.url, "--as-of", at]
+        errors.append(subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr)
+        uppers.append(orders.upper())
+    assert errors[0] == ""
+    assert all("reads seal at most once a minute" in error for error in errors[1:])
+    assert len(set(uppers)) == 1
+    with (
+        holdfast.table(orders.url, "orders") as table,
+        pytest.raises(AsOfNotYetAvailable, match="reads seal at most once a minute"),
+    ):
+        table.read(as_of=uppers[0])
 
 
 def test_a_difference_completes_it_too(orders: Orders) -> None:
