@@ -3,7 +3,8 @@
 - A query is one SELECT, or EXPLAIN of one. DuckDB parses it, and shows which tables it names, so only these
   are opened.
 - A query about the tables themselves (SHOW TABLES, DESCRIBE, `information_schema`) reads none. It sees empty
-  tables with their columns, from the records. So it must not read rows as well.
+  tables with their columns, from the records. So it must not read rows as well, nor use a function that might
+  read the empty tables.
 - The tables that a query names are read as of one look at all of them. `as_of('orders', '2026-01-01')` in a
   query reads a table at another time. It is a macro that reads what was registered for its two constants.
 - DuckDB passes only the text of an error of a scan. The data set keeps the error, which is raised instead.
@@ -56,12 +57,29 @@ _LISTS: Final = re.compile(
     r"(duckdb|pragma)_(tables|columns|constraints|table_info|show)|sqlite_(master|schema)|pg_(tables|class|attribute)"
 )
 """What lists tables, besides the schemas that do."""
+_ALLOWED: Final = frozenset(
+    f"duckdb_{each}"
+    for each in (
+        *("columns", "constraints", "databases", "functions", "keywords", "schemas", "settings"),
+        *("tables", "types", "views"),
+    )
+) | {"pragma_show", "pragma_table_info", "generate_series", "range", "unnest"}
+"""Functions that read no rows of tables, so a query that lists tables may use them."""
+_SHOWN: Final = frozenset(
+    {"duckdb_columns", "duckdb_databases", "duckdb_indexes", "duckdb_tables", "duckdb_views"}
+)
+"""Views of DuckDB that others of its lists read by their name alone."""
 _EXPLAIN: Final = re.compile(r"(\s*explain(?:\s+analyze)?)(?:\s*\([^()]*\))?", re.IGNORECASE)
 """How an EXPLAIN begins, without and with its options. A SELECT may also be in parentheses."""
 _MOMENT: Final = re.compile(r"(date|timestamp)[a-z_ ]*", re.IGNORECASE)
-# The tables are empty only here.
-_SIZES: Final = """CREATE TEMP MACRO duckdb_tables() AS TABLE
-    SELECT * REPLACE (NULL::BIGINT AS estimated_size) FROM system.main.duckdb_tables()"""
+# The tables are empty only here, and the temporary views are ours.
+_LISTED: Final = """
+    CREATE TEMP MACRO duckdb_tables() AS TABLE
+        SELECT * REPLACE (NULL::BIGINT AS estimated_size) FROM system.main.duckdb_tables();
+    CREATE TEMP MACRO duckdb_columns() AS TABLE
+        FROM system.main.duckdb_columns() WHERE database_name <> 'temp';
+    CREATE TEMP MACRO duckdb_views() AS TABLE
+        FROM system.main.duckdb_views() WHERE database_name <> 'temp'"""
 _MACRO: Final = f"""CREATE TEMP MACRO {_AS_OF}(name, "time") AS TABLE
     FROM query_table('holdfast_' || md5(name || chr(1) || "time"))"""
 
@@ -87,16 +105,34 @@ class _Named(NamedTuple):
 class _Parsed(NamedTuple):
     """What a query is about.
 
-    `names` and `times` are tables that it reads, and `described` those of which it shows the columns. `lists`
-    says whether it asks which tables there are; it also does if the location has no table of a name in
-    `may_list`.
+    `names` and `times` are tables that it reads, and `described` those of which it shows the columns.
+    `functions` are the table functions that it runs. `lists` says whether it asks which tables there are; it
+    also does if the location has no table of a name in `may_list`.
     """
 
     names: list[_Named]
     times: list[_Named]
     described: list[_Named]
+    functions: list[str]
     may_list: list[str]
     lists: bool
+
+    @property
+    def other_functions(self) -> list[str]:
+        """The functions that a query may not run if it also asks about tables."""
+        return [each for each in self.functions if each.lower() not in _ALLOWED]
+
+    @property
+    def shows_columns(self) -> bool:
+        """Whether it asks for the columns of tables that it names."""
+        return bool(self.described) or any(each.lower().startswith("pragma_") for each in self.functions)
+
+
+class _Declared(NamedTuple):
+    """Tables of which DuckDB gets the columns. Those in `hidden` have names that its own lists read."""
+
+    tables: Sequence[CollectionInfo]
+    hidden: Sequence[str]
 
 
 class SqlResult:
@@ -112,7 +148,7 @@ class SqlResult:
         query: str,
         parameters: object,
         rows: "Mapping[_Named, TableDataset]",
-        declared: Sequence[CollectionInfo],
+        declared: _Declared,
         tables: Sequence[str],
         close: Callable[[], None],
     ) -> None:
@@ -191,7 +227,7 @@ class SqlResult:
             for name, rows in self._rows.items():
                 connection.register(name.view, rows)
             connection.execute(_MACRO)
-            if self._declared:
+            if self._declared.tables:
                 _declare(connection, self._declared)
             relation = connection.sql(self._query, params=self._parameters)
             _check_types(relation)
@@ -286,13 +322,23 @@ def sql(
         wanted = _by_name(parsed.names, infos)
         wanted += [(each, _required(each.name, infos)) for each in parsed.times]
         declared = [info for _, info in _by_name(parsed.described, infos)]
+        hidden: list[str] = []
         if parsed.lists or any(_known(name, infos) is None for name in parsed.may_list):
             there = [_Named(name) for name, info in infos.items() if not info.dropped]
             declared = [info for _, info in _by_name(there, infos)]
+            if not parsed.shows_columns:
+                hidden = [info.name for info in declared if info.name.lower() in _SHOWN]
         if declared and wanted:
             raise BadInput(
                 "sql: the query reads tables, and also asks which tables or columns there are",
                 hint="use two queries",
+            )
+        if declared and parsed.other_functions:
+            name = parsed.other_functions[0]
+            plain = name.rpartition(".")[2]
+            raise BadInput(
+                f"sql: the query runs {name}, and also asks which tables or columns there are",
+                hint=f"write {plain}, without a schema" if plain.lower() in _ALLOWED else "use two queries",
             )
         for _, info in wanted:
             # Hold before the look: what it finds stays readable.
@@ -307,7 +353,7 @@ def sql(
             )
             for each, info in wanted
         }
-        result = SqlResult(query, parameters, rows, declared, sorted(infos), close)
+        result = SqlResult(query, parameters, rows, _Declared(declared, hidden), sorted(infos), close)
         result.schema  # noqa: B018 - so that a wrong query is refused here
         return result
     except BaseException:
@@ -345,6 +391,7 @@ def _parsed(query: str) -> _Parsed:
         names: dict[_Named, None] = {}
         times: dict[_Named, None] = {}
         described: dict[_Named, None] = {}
+        functions: list[str] = []
         may_list: list[str] = []
         lists = False
         for node, is_described in _nodes(found):
@@ -356,16 +403,27 @@ def _parsed(query: str) -> _Parsed:
                     if _LISTS.fullmatch(name.lower()):
                         may_list.append(name)
                     (described if is_described else names)[_Named(name)] = None
-                case {"type": "TABLE_FUNCTION", "function": {"function_name": str(name), "arguments": given}}:
+                case {
+                    "type": "TABLE_FUNCTION",
+                    "function": {
+                        "function_name": str(name),
+                        "schema": schema,
+                        "arguments": given,
+                    } as function,
+                }:
                     if name.lower() == _AS_OF:
                         times[_Named(*_constants(connection, given))] = None
-                    elif _LISTS.fullmatch(name.lower()):
-                        lists = True
-                    elif name.lower() in ("query", "query_table"):
+                        continue
+                    if name.lower() in ("query", "query_table"):
                         raise BadInput(f"sql: {name} can't be used", hint="write the tables into the query")
+                    if _LISTS.fullmatch(name.lower()):
+                        lists = True
+                    if not is_described:
+                        # With a schema, it may not be the macro that `_declare` makes.
+                        functions.append(".".join(filter(None, (function["catalog"], schema, name))))
                 case {"type": "SHOW_REF", "query": None}:
                     lists = True
-    return _Parsed(list(names), list(times), list(described), may_list, lists)
+    return _Parsed(list(names), list(times), list(described), functions, may_list, lists)
 
 
 def _serialized(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
@@ -396,10 +454,14 @@ def _nodes(parsed: Any) -> Iterator[tuple[dict[str, Any], bool]]:
                 waiting += [(each, is_described) for each in reversed(nodes)]
 
 
-def _declare(connection: "duckdb.DuckDBPyConnection", tables: Sequence[CollectionInfo]) -> None:
+def _declare(connection: "duckdb.DuckDBPyConnection", declared: _Declared) -> None:
     """Make empty tables in DuckDB, so that it can show their names and columns."""
-    connection.execute(_SIZES)
-    for info in tables:
+    connection.execute(_LISTED)
+    for name in declared.hidden:
+        # DuckDB looks for temporary views first.
+        view = _quoted(name)
+        connection.execute(f"CREATE TEMP VIEW {view} AS FROM system.main.{view}")
+    for info in declared.tables:
         schema = info.schema
         relation = connection.from_arrow(schema.arrow.empty_table())
         columns = [

@@ -32,6 +32,7 @@ from unit.tables.test_table_scan import COLUMNS, ROW, CountingBlob, busy, counti
 
 __all__ = ["counting"]
 FIELD = pc.field
+LISTING = {"pragma_show", "pragma_table_info", "generate_series", "range", "unnest"}
 VALUES: dict[str, list[str]] = {
     "id": ["-3", "0", "1", "2.5", "6"],
     "f": ["-1.5", "0.0", "1.5", "'nan'::double", "'inf'::double", "'-inf'::double"],
@@ -358,6 +359,72 @@ def test_a_query_shows_which_tables_and_columns_there_are(
         assert result.times == {}
     with holdfast.table(client, "MORE", columns=types), pytest.raises(BadInput, match="are the same name"):
         values(client, "SHOW TABLES")
+
+
+def test_a_function_that_may_read_rows_is_not_run_with_a_list_of_tables(
+    tables: tuple[PersistClient, Table, Table],
+) -> None:
+    client, orders, _ = tables
+    orders.append([{"id": 1}])
+    found = duckdb.sql(
+        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE starts_with(function_type, 'table')"
+    )
+    names = {str(name) for (name,) in found.fetchall()}
+    assert {"histogram", "histogram_values", "pragma_storage_info", "query"} < names
+    ran = set()
+    for name in names:
+        try:
+            values(client, f"SELECT * FROM {name}('orders') AS f, (SHOW TABLES) AS l")
+        except BadInput as error:
+            if "also asks which tables or columns" in str(error) or "can't be used" in str(error):
+                continue
+        ran.add(name)
+    assert all(name.startswith("duckdb_") for name in ran - LISTING), "functions without rows of a table"
+    assert ran & {"duckdb_table_sample", "duckdb_logs", "duckdb_temporary_files"} == set()
+    error = "sql: the query runs histogram, and also asks which tables or columns there are"
+    for query in (
+        "SELECT h.* FROM histogram(orders, id) h, (SHOW TABLES)",
+        "SELECT * FROM Histogram('orders', id) WHERE EXISTS (FROM pg_catalog.pg_tables)",
+        "SELECT * FROM (DESCRIBE orders), (SELECT (SELECT count(*) FROM system.main.histogram(orders, id)))",
+    ):
+        with pytest.raises(BadInput) as refused:
+            values(client, query)
+        assert str(refused.value).replace("system.main.", "") == error
+    with pytest.raises(BadInput, match=r"runs system\.main\.duckdb_tables") as refused:
+        values(client, "SELECT estimated_size FROM system.main.duckdb_tables()")
+    assert refused.value.hint == "write duckdb_tables, without a schema"
+    assert (
+        values(client, "SELECT name FROM (SHOW TABLES), range(2) WHERE name = 'orders'") == [("orders",)] * 2
+    )
+    # A query of columns runs nothing.
+    described = values(client, "DESCRIBE SELECT r.range, o.id FROM range(2) r, repeat(1, 2), orders o")
+    assert [row[0] for row in described] == ["range", "id"]
+
+
+def test_tables_with_the_names_of_duckdbs_lists(tables: tuple[PersistClient, Table, Table]) -> None:
+    client, _, _ = tables
+    used = [f"DuckDB_{each}" for each in ("tables", "columns", "views", "indexes", "databases")]
+    for name in used:
+        with holdfast.table(client, name, columns={"id": "int64"}, key="id") as table:
+            table.append([{"id": 7}])
+    names = sorted([("Order Lines",), ("orders",), *((name,) for name in used)])
+    for query in (
+        "SHOW TABLES",
+        "SHOW TABLES FROM main",
+        "SELECT name FROM (SHOW ALL TABLES)",
+        "SELECT table_name FROM information_schema.tables",
+        "SELECT table_name FROM duckdb_tables()",
+        "SELECT DISTINCT table_name FROM information_schema.columns",
+        "SELECT table_name FROM duckdb_columns() WHERE NOT internal AND column_name = 'id'",
+        "SELECT tablename FROM pg_tables",
+        "SELECT name FROM sqlite_master WHERE type = 'table'",
+    ):
+        assert sorted(values(client, query)) == names, query
+    assert len(values(client, "SHOW SCHEMAS")) == 1
+    for name in used:
+        assert values(client, f"SELECT * FROM {name}") == [(7,)]
+    assert [row[0] for row in values(client, "DESCRIBE duckdb_tables")] == ["id"]
+    assert [row[1] for row in values(client, "SELECT * FROM pragma_table_info('duckdb_tables')")] == ["id"]
 
 
 def test_a_table_may_have_a_name_that_duckdb_uses(tables: tuple[PersistClient, Table, Table]) -> None:
