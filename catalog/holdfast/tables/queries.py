@@ -37,6 +37,7 @@ from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.opening import enter
 from holdfast.tables.scan import stream
+from holdfast.tables.show import page, text
 from holdfast.text import with_date
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class SqlResult:
         self._tables = tables
         self._close = close
         self._closed = False
+        self._schema = pa.schema([])
         self._owner = OwnerProcess()
         self.times: Final[Mapping[str, int | None]] = {str(name): each.time for name, each in rows.items()}
 
@@ -166,8 +168,10 @@ class SqlResult:
     def schema(self) -> pa.Schema:
         """The columns of the rows."""
         with self._relation() as relation:
-            found: pa.Schema = relation.limit(0).to_arrow_table().schema
-            return found
+            # `limit` gives other names to columns of the same name.
+            names = relation.columns
+            self._schema = relation.limit(0).to_arrow_table().rename_columns(names).schema
+            return self._schema
 
     def scan(self) -> pa.RecordBatchReader:
         """Stream the rows. DuckDB may keep much of them in memory, or on disk, to sort or to group them.
@@ -212,10 +216,18 @@ class SqlResult:
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
+        """The columns, the times and a few rows. Runs the query."""
+        return f"<SqlResult: {self._shown()}>{text(lambda _: self.scan())}"
+
+    def _repr_html_(self) -> str:
+        return page("SqlResult", self._shown(), lambda _: self.scan())
+
+    def _shown(self) -> str:
+        columns = ", ".join(f"{each.name} {each.type}" for each in self._schema)
         times = (
             f"{name} {'empty' if time is None else with_date(time)}" for name, time in self.times.items()
         )
-        return f"<SqlResult: {', '.join(times)}>"
+        return "; ".join(filter(None, (columns, ", ".join(times))))
 
     @contextmanager
     def _relation(self) -> "Iterator[duckdb.DuckDBPyRelation]":

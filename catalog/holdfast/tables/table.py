@@ -541,7 +541,7 @@ class Table:
         return f"<Table {self.name}: {columns_shown(schema)}>"
 
     def _repr_html_(self) -> str:
-        return page(self.name, self._opened.info.schema, self.scan)
+        return page(self.name, columns_shown(self._opened.info.schema), lambda few: self.scan(limit=few))
 
     def _no_changes(self) -> pa.Table:
         """The difference of a table that nobody has written."""

@@ -26,6 +26,7 @@ from holdfast.persist.parts import verified
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.tables import SqlResult, Table
 from holdfast.tables.dataset import TableDataset
+from holdfast.text import with_date
 from testbed.forking import in_child
 from unit.collections.stores import Stores
 from unit.tables.test_table_scan import COLUMNS, ROW, CountingBlob, busy, counting
@@ -425,6 +426,28 @@ def test_tables_with_the_names_of_duckdbs_lists(tables: tuple[PersistClient, Tab
         assert values(client, f"SELECT * FROM {name}") == [(7,)]
     assert [row[0] for row in values(client, "DESCRIBE duckdb_tables")] == ["id"]
     assert [row[1] for row in values(client, "SELECT * FROM pragma_table_info('duckdb_tables')")] == ["id"]
+
+
+def test_a_result_shows_its_columns_and_rows(tables: tuple[PersistClient, Table, Table]) -> None:
+    client, orders, _ = tables
+    at = orders.append([{"id": 1, "n": 5}, {"id": 2}])
+    with holdfast.sql(client, "SELECT id, n, '<b>' || chr(10) AS note FROM orders ORDER BY id") as result:
+        head, *rows = repr(result).split("\n")
+        assert head == f"<SqlResult: id int64, n int64, note string; orders {with_date(at)}>"
+        assert rows == ["id  n  note", "1   5  <b>\\n", "2      <b>\\n"]
+        assert "<th>note</th></tr><tr><td>1</td><td>5</td><td>&lt;b&gt;" in result._repr_html_()
+    assert "the result of the query is closed" in repr(result)
+    assert "the result of the query is closed" in result._repr_html_()
+    with holdfast.sql(client, "SHOW TABLES") as result:
+        assert repr(result) == "<SqlResult: name string>\nname\nOrder Lines\norders"
+    with holdfast.sql(client, "SELECT r.range AS x, o.id AS x FROM range(9) r, orders o") as result:
+        assert result.schema.names == result.read().column_names == ["x", "x"]
+        assert repr(result).endswith("and more rows")
+        assert repr(result).count("\n") == 12
+        assert result._repr_html_().count("<tr>") == 11
+    with holdfast.sql(client, "SELECT id FROM orders WHERE false") as result:
+        assert repr(result) == f"<SqlResult: id int64; orders {with_date(at)}>"
+    assert busy(orders) == 0
 
 
 def test_a_table_may_have_a_name_that_duckdb_uses(tables: tuple[PersistClient, Table, Table]) -> None:
