@@ -72,6 +72,8 @@ _SHOWN: Final = frozenset(
 """Views of DuckDB that others of its lists read by their name alone."""
 _EXPLAIN: Final = re.compile(r"(\s*explain(?:\s+analyze)?)(?:\s*\([^()]*\))?", re.IGNORECASE)
 """How an EXPLAIN begins, without and with its options. A SELECT may also be in parentheses."""
+_OF: Final = re.compile(r"\bas\s+of\b", re.IGNORECASE)
+"""How other systems write the time of a table."""
 _MOMENT: Final = re.compile(r"(date|timestamp)[a-z_ ]*", re.IGNORECASE)
 # The tables are empty only here, and the temporary views are ours.
 _LISTED: Final = """
@@ -384,22 +386,8 @@ def _connected() -> "duckdb.DuckDBPyConnection":
 
 def _parsed(query: str) -> _Parsed:
     """What a query is about. Raises `BadInput`."""
-    import duckdb
-
     with closing(_connected()) as connection, telling():
-        statements = connection.extract_statements(query)
-        found = None
-        if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT:
-            found = _serialized(connection, query)
-        elif len(statements) == 1 and statements[0].type == duckdb.StatementType.EXPLAIN:
-            found = _explained(connection, statements[0].query)
-        if found is None:
-            raise BadInput(
-                "sql: the query is not one SELECT",
-                hint="to change tables, use 'holdfast write', or the methods of holdfast.Table",
-            )
-        if found["error"]:
-            raise BadInput(f"sql: {found['error_message']}")
+        found = _tree(connection, query)
         names: dict[_Named, None] = {}
         times: dict[_Named, None] = {}
         described: dict[_Named, None] = {}
@@ -408,6 +396,8 @@ def _parsed(query: str) -> _Parsed:
         lists = False
         for node, is_described in _nodes(found):
             match node:
+                case {"type": "BASE_TABLE", "table_name": str(name), "at_clause": dict()}:
+                    raise BadInput(f"sql: AT can't be used for table {name}", hint=_FORM)
                 case {"type": "BASE_TABLE", "schema_name": str(schema), "table_name": str(name)}:
                     if schema.lower() in _SCHEMAS:
                         lists = True
@@ -436,6 +426,31 @@ def _parsed(query: str) -> _Parsed:
                 case {"type": "SHOW_REF", "query": None}:
                     lists = True
     return _Parsed(list(names), list(times), list(described), functions, may_list, lists)
+
+
+def _tree(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
+    """The SELECT of a query, like `_serialized`, without error. Raises `BadInput`."""
+    import duckdb
+
+    try:
+        statements = connection.extract_statements(query)
+    except duckdb.ParserException as error:
+        if _OF.search(query):
+            raise BadInput(f"sql: {first_line(error)}", hint=_FORM) from None
+        raise
+    found = None
+    if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT:
+        found = _serialized(connection, query)
+    elif len(statements) == 1 and statements[0].type == duckdb.StatementType.EXPLAIN:
+        found = _explained(connection, statements[0].query)
+    if found is None:
+        raise BadInput(
+            "sql: the query is not one SELECT",
+            hint="to change tables, use 'holdfast write', or the methods of holdfast.Table",
+        )
+    if found["error"]:
+        raise BadInput(f"sql: {found['error_message']}")
+    return found
 
 
 def _serialized(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
