@@ -31,6 +31,7 @@ from holdfast.persist.rows.column_types import type_name
 from holdfast.persist.rows.iso_times import NS_PER, moment_ns, time_ns
 from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.tables.cells import cells_of, rows_of
+from holdfast.tables.files.quotes import check_quotes
 
 if TYPE_CHECKING:
     import _csv
@@ -120,6 +121,7 @@ def _types(schema: Schema) -> dict[str, pa.DataType]:
 
 def from_csv(stream: pa.NativeFile, again: Again, schema: Schema) -> Iterator[pa.Table]:
     """The rows of a CSV file in pieces. There is at least one piece. An error names the line: `again`."""
+    check_quotes(again)
     try:
         yield from _from_csv(stream, again, schema)
     except pa.ArrowInvalid as error:

@@ -21,6 +21,7 @@ from holdfast.errors import BadInput
 from holdfast.file_formats import check_file, format_by_suffix
 from holdfast.persist import Schema
 from holdfast.persist.rows.schema import DIFF, TIME, Column
+from holdfast.tables.files.quotes import check_quotes
 from holdfast.text import naming
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -98,6 +99,7 @@ def _of_csv(file: Path) -> Iterator[pa.Field]:
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadInput(f"column {twice!r} is given twice")
+    check_quotes(lambda: file.open("rb"))
     from pyarrow import csv as arrow_csv
 
     left = {name: set(_PATTERNS) for name in names}
