@@ -65,8 +65,21 @@ def filter_of(where: Where, schema: Schema) -> RowFilter:
             raise BadInput(f"where: {shown(each)} is not a condition", hint=_FORM)
         column, operator, value = each
         check_columns(schema, [column])
+        _check_zones(value, schema.arrow.field(column))
         found.append(condition(column, operator, _plain(value), schema, named="where", form=_FORM))
     return _ConditionsFilter(tuple(found), schema)
+
+
+def _check_zones(value: Any, field: pa.Field) -> None:
+    """Raise `BadInput` for a `datetime` without a zone if the column has one, as in rows."""
+    if isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            _check_zones(each, field)
+    elif isinstance(value, datetime) and value.tzinfo is None and getattr(field.type, "tz", None):
+        raise BadInput(
+            f"where: column {field.name!r} does not fit {field.type}: {shown(value)}: it has no time zone",
+            hint="give it its zone, such as .replace(tzinfo=timezone.utc), or .astimezone() for a local time",
+        )
 
 
 def _plain(value: Any) -> Any:
