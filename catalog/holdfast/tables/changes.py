@@ -110,7 +110,7 @@ class Upsert(Change):
         _needs_key(table, schema, "upsert")
         rows = pa.Table.from_batches([updates_of(schema, self.rows, counted=False)])
         keys = rows.select(schema.key_names)
-        _check_unique(table, keys, "an upsert")
+        check_unique(table, keys, "an upsert")
         return _Replaced(keys, lambda _there, _schema: rows)
 
 
@@ -157,7 +157,7 @@ class Update(Change):
             seen = seen.select([name for name in seen.column_names if not is_alias(name)])
             rows = pa.Table.from_batches([updates_of(now, self.function(repeated(seen)), counted=False)])
             given = rows.select(schema.key_names)
-            _check_unique(table, given, "an update")
+            check_unique(table, given, "an update")
             if keys is not None:
                 others = np.flatnonzero(~among(given, keys))
                 if len(others):
@@ -233,7 +233,7 @@ class Merge(Change):
         rows = pa.Table.from_batches([updates_of(part, self.rows, counted=False)])
         needed = [each.name for each in others if not each.nullable]
         keys = rows.select(schema.key_names)
-        _check_unique(table, keys, "a merge")
+        check_unique(table, keys, "a merge")
 
         def made(existing: pa.Table, now: Schema) -> pa.Table:
             is_there = pa.array(among(keys, existing.select(keys.column_names)))
@@ -244,7 +244,7 @@ class Merge(Change):
                 pieces.append(rows.filter(is_there))
             elif self.matched == "update":
                 check_counts(existing)
-                _check_unique(table, existing.select(keys.column_names), "a merge of some columns")
+                check_unique(table, existing.select(keys.column_names), "a merge of some columns")
                 pieces.append(_overlaid(existing, rows, keys))
             if self.missing == "insert":
                 new = rows.filter(pc.invert(is_there))
@@ -349,13 +349,14 @@ def _needs_key(table: str, schema: Schema, what: str) -> None:
         )
 
 
-def _check_unique(table: str, keys: pa.Table, what: str) -> None:
+def check_unique(table: str, keys: pa.Table, what: str, otherwise: str = "append the rows") -> None:
+    """Raise `BadInput` if a key occurs twice. `what` has them, and `otherwise` is what else to do."""
     if keys.num_columns == 1 and len(keys.column(0).unique()) == keys.num_rows:
         return
     if len(again := np.flatnonzero(~_is_first(keys))):
         raise BadInput(
             f"table {table}: {what} has {_key(keys, again[0])} more than once",
-            hint="keep one row for each key, or append the rows",
+            hint=f"keep one row for each key, or {otherwise}",
         )
 
 

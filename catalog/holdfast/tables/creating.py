@@ -1,7 +1,8 @@
 """Creates a table from a file: its columns come from the file, and its rows are loaded.
 
 - The creation and the rows are one commit. If anything fails, or the process is killed, there is no table.
-- All rows are read and checked before anything is written.
+- All rows are read and checked before anything is written. So that no key occurs twice, 8 bytes of each key
+  are in memory.
 """
 
 import os
@@ -9,12 +10,19 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
 from holdfast.collections.first_rows import FirstRows
 from holdfast.collections.periods import NEW_TABLE, Period, period_ms
 from holdfast.errors import BadInput, NoLocation, UniquenessViolation
 from holdfast.persist.rows.canonical import prepare_updates
+from holdfast.persist.rows.row_hash import row_hash
+from holdfast.tables.changes import check_unique
 from holdfast.tables.files.inference import schema_of_file
 from holdfast.tables.files.source import RowSource, Told
 from holdfast.tables.files.written import WRITE, record_of_file
@@ -22,6 +30,9 @@ from holdfast.tables.listing import list_tables
 from holdfast.tables.opening import enter, table
 from holdfast.tables.table import Table
 from holdfast.text import naming
+
+_CANDIDATES: Final = 1024
+"""So many hashes of keys are looked at in one more pass over a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +76,35 @@ def table_of_file(
         retain_ms=period_ms(NEW_TABLE if retain is None else retain),
     )
     found = FileTable(spec, file, form)
+    names = spec.schema.key_names
+    hashes = [np.empty(0, np.uint64)]
     with found.source() as source:
         for piece in source.pieces(told):
             with naming(str(file)):
-                prepare_updates(spec.schema, piece, default_time=0)
+                rows = prepare_updates(spec.schema, piece, default_time=0)
+            if names:
+                hashes.append(row_hash(pa.Table.from_batches([rows]), names))
+    _check_keys(found, np.concatenate(hashes))
     return found
+
+
+def _check_keys(given: FileTable, hashes: npt.NDArray[np.uint64]) -> None:
+    """Raise `BadInput` if a key occurs twice. The hashes of all keys take less memory than the keys."""
+    hashes.sort()
+    again = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    schema = given.spec.schema
+    # Different keys may have the same hash.
+    for start in range(0, len(again), _CANDIDATES):
+        found = []
+        with given.source() as source:
+            for piece in source.pieces():
+                rows = pa.Table.from_batches([prepare_updates(schema, piece, default_time=0)])
+                keys = rows.select(schema.key_names)
+                is_wanted = np.isin(row_hash(keys, schema.key_names), again[start : start + _CANDIDATES])
+                found.append(keys.filter(pa.array(is_wanted)))
+        check_unique(
+            given.spec.name, pa.concat_tables(found), str(given.file), "choose other key columns, or none"
+        )
 
 
 def create(
@@ -122,8 +157,8 @@ def create_table(
     """Create a table from a file of CSV, JSON lines, Parquet or Arrow, and load its rows. Returns it, open.
 
     The columns and their types come from the whole file. `columns` has types that replace those that were
-    found, such as `{"price": "decimal128(10,2)"}`. `key` names the key columns, which must not be null; all
-    other columns may be null. `format` is that of the file (None: by its name). The other arguments are as
+    found, such as `{"price": "decimal128(10,2)"}`. `key` names the key columns, which must not be null, and
+    each key must occur once; all other columns may be null. `format` is that of the file (None: by its name). The other arguments are as
     for `holdfast.table`. The rows and the table become visible at one time, or not at all.
 
     Raises:

@@ -1,0 +1,71 @@
+"""Mistakes in calls of tables: one clear line each, and nothing changes. Empty frames are no mistakes."""
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+import holdfast
+from holdfast.cli import main
+from holdfast.errors import BadInput
+from holdfast.tables import Table, creating
+
+NOON = datetime(2026, 1, 1, 12)  # noqa: DTZ001 - the mistake
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return str(tmp_path / "location")
+
+
+@pytest.fixture
+def orders(location: str) -> Iterator[Table]:
+    columns = {"id": "int64", "item": "string?", "at": "timestamp_utc?", "local": "timestamp?"}
+    with holdfast.table(location, "orders", columns=columns, key="id") as table:
+        yield table
+
+
+@pytest.mark.parametrize("value", [NOON, pd.Timestamp(NOON)])
+def test_a_condition_needs_the_zone_that_its_column_has(orders: Table, value: datetime) -> None:
+    orders.append([{"id": 1, "at": NOON.replace(tzinfo=UTC), "local": NOON}])
+    for operator, given in (("=", value), (">", value), ("in", [value]), ("in", (value,))):
+        for call in (orders.read, orders.scan, orders.count, orders.delete, orders.to_duckdb):
+            with pytest.raises(BadInput, match=r"table orders: where: column 'at' .*it has no time zone\n"):
+                call(where=[("at", operator, given)])
+    assert orders.count([("local", "=", value)]) == 1
+    assert orders.count([("local", "in", [value])]) == 1
+    assert orders.count([("at", "=", value.replace(tzinfo=UTC))]) == 1
+    assert orders.count([("at", "=", "2026-01-01T12:00Z")]) == 1
+
+
+def test_a_file_with_a_key_twice_makes_no_table(tmp_path: Path, location: str) -> None:
+    file = tmp_path / "a.csv"
+    lines = [f"{each % 20_000},{each % 7},x\n" for each in range(30_000)]
+    file.write_text("a,b,c\n" + "".join(lines))
+    with pytest.raises(BadInput, match=r"table t: .*a.csv has key \(a=\d+\) more than once\n"):
+        holdfast.create_table(location, "t", file, key="a")
+    done = CliRunner().invoke(main, ["create", "t", "--from", str(file), "--key", "a", "--url", location])
+    assert done.exit_code == 2
+    assert re.search(r"a.csv has key \(a=\d+\) more than once$", done.stderr.splitlines()[0])
+    assert not Path(location).exists()
+    for key in ((), ("a", "b")):
+        with holdfast.create_table(location, f"t{len(key)}", file, key=key) as table:
+            assert table.count() == 30_000
+
+
+def test_keys_with_one_hash_are_not_taken_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a\n" + "".join(f"{each}\n" for each in range(100)))
+    monkeypatch.setattr(creating, "row_hash", lambda rows, _: rows["a"].to_numpy().astype(np.uint64) // 5)
+    monkeypatch.setattr(creating, "_CANDIDATES", 3)
+    creating.table_of_file("t", file, key=["a"])
+    file.write_text(f"{file.read_text()}98\n")
+    with pytest.raises(BadInput, match=r"key \(a=98\) more than once"):
+        creating.table_of_file("t", file, key=["a"])
