@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
+from holdfast.persist.checks import check_columns
 from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.persist.rows.casts import column_of, shown
 from holdfast.persist.rows.constants import are_ones
@@ -42,7 +43,8 @@ TableLike: TypeAlias = Union[
 """Rows: an Arrow table or batch, a data frame (pandas or Polars), a list of dicts, or a dict of lists.
 
 Also what exports an Arrow stream, such as a relation of DuckDB, and a structured array of NumPy. The levels
-of the index of a pandas frame that have names are columns.
+of the index of a pandas frame that have names are columns. A frame or a dict without a row needs only names
+of columns of the table.
 """
 
 KeysLike: TypeAlias = Union[TableLike, Iterable[Any]]  # noqa: UP007 - as above
@@ -71,6 +73,9 @@ def updates_of(schema: Schema, rows: TableLike, *, counted: bool = True) -> pa.R
     for name in own:
         if name in names:
             raise BadInput(f"column {name!r} can't be given: the table sets it", hint=f"leave out {name}")
+    if _is_empty(rows, given):
+        check_columns(schema, [name for name in names if name != DIFF])
+        given = []
     rows = prepare_updates(schema, given, default_time=0)
     check_diffs(rows)
     return rows
@@ -126,6 +131,8 @@ def keys_of(schema: Schema, keys: KeysLike) -> pa.Table:
     elif isinstance(keys, str | bytes | int | float):
         raise BadInput(f"keys must be a list, not {shown(keys)}", hint=f"give [{shown(keys)}]")
     given = _arrow(schema, keys, "keys")
+    if _is_empty(keys, given):
+        given = []
     if isinstance(given, list | tuple):
         given = [{name: value for name, value in row.items() if name in names} for row in given]
     else:
@@ -254,6 +261,14 @@ def _with_dates(schema: Schema, rows: pa.Table) -> pa.Table:
                 raise BadInput(f"column {column.name!r} is a date, and has times of day", hint=hint)
             rows = rows.set_column(index, column.name, dates)
     return rows
+
+
+def _is_empty(rows: Any, given: Any) -> bool:
+    """Whether these are rows without a row, in a form whose columns have no certain types then.
+
+    `given` are the rows as `_arrow` returns them.
+    """
+    return isinstance(given, pa.Table) and not given.num_rows and rows is not given
 
 
 def _names(given: Any) -> Iterable[str]:

@@ -69,3 +69,31 @@ def test_keys_with_one_hash_are_not_taken_as_one(tmp_path: Path, monkeypatch: py
     file.write_text(f"{file.read_text()}98\n")
     with pytest.raises(BadInput, match=r"key \(a=98\) more than once"):
         creating.table_of_file("t", file, key=["a"])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pd.DataFrame(),
+        pd.DataFrame({"id": [], "item": []}),
+        pd.DataFrame(columns=["id", "at"]),
+        pl.DataFrame(),
+        pl.DataFrame({"id": [], "item": []}),
+        {},
+        {"item": []},
+    ],
+)
+def test_frames_without_a_row_are_empty_batches(orders: Table, rows: Any) -> None:
+    orders.append([{"id": 1, "item": "a"}])
+    for change in (orders.append, orders.upsert, orders.merge, orders.delete):
+        change(rows)
+    orders.update(None, lambda _: rows)
+    assert orders.count() == 0
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, dict])
+def test_their_columns_must_be_known(orders: Table, make: Callable[[Any], Any]) -> None:
+    for name, said in (("zz", "'zz' is not in the schema"), ("_time", "'_time' can't be given")):
+        for change in (orders.append, orders.upsert):
+            with pytest.raises(BadInput, match=said):
+                change(make({"id": [], name: []}))
