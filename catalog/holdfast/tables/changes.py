@@ -27,7 +27,7 @@ from holdfast.persist.rows.consolidate import consolidate_updates, negated
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.key_filter import among, marked
-from holdfast.persist.rows.schema import TIME
+from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.polars_forks import polars_works
 from holdfast.tables.filters import ChosenBy, Where, evaluated, filter_of
@@ -130,7 +130,7 @@ class Delete(Change):
         if self.where is not None:
             filter_of(self.where, schema)
             return _Replaced(ChosenBy(self.where), lambda _there, _schema: None)
-        _needs_key(table, schema, "delete")
+        _needs_key(table, schema, "delete", "delete them by a condition: delete(where=...)")
         assert self.keys is not None
         return _Replaced(distinct_keys(schema, self.keys), lambda _there, _schema: None)
 
@@ -150,6 +150,11 @@ class Update(Change):
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
         """See `Change`."""
         _needs_key(table, schema, "update")
+        if not callable(self.function):
+            raise BadInput(
+                f"table {table}: the function of an update must take rows and return rows,"
+                f" not be {shown(self.function)}"
+            )
         keys = None if self.keys is None else distinct_keys(schema, self.keys)
 
         def made(existing: pa.Table, now: Schema) -> pa.Table:
@@ -228,6 +233,7 @@ class Merge(Change):
             if value not in known:
                 raise BadInput(f"table {table}: {name} must be one of {', '.join(known)}, not {shown(value)}")
         names = column_names(schema, self.rows)
+        check_columns(schema, sorted(names.difference((TIME, DIFF)), key=str))
         others = [column for column in schema.value if column.name not in names]
         part = Schema(schema.key, tuple(each for each in schema.value if each.name in names))
         rows = pa.Table.from_batches([updates_of(part, self.rows, counted=False)])
@@ -341,11 +347,16 @@ def _at(rows: pa.Table, time: int) -> pa.Table:
     return rows.append_column(_TIME_FIELD, times)
 
 
-def _needs_key(table: str, schema: Schema, what: str) -> None:
+def _needs_key(
+    table: str,
+    schema: Schema,
+    what: str,
+    instead: str = "append rows with a column _diff, where -1 removes a row",
+) -> None:
     if not schema.key:
         raise BadInput(
             f"table {table} has no key columns, so you can't {what} rows",
-            hint="append rows with a column _diff, where -1 removes a row",
+            hint=instead,
         )
 
 

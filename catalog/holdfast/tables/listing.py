@@ -8,8 +8,9 @@ from datetime import timedelta
 
 from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.dropping import WAIT_S, drop, to_drop
-from holdfast.errors import CollectionInUse, CollectionNotFound, TornRendition
+from holdfast.errors import BadInput, CollectionInUse, CollectionNotFound, TornRendition
 from holdfast.persist import PersistClient
+from holdfast.persist.rows.casts import shown
 from holdfast.tables.opened import users_here
 from holdfast.tables.opening import enter
 
@@ -72,6 +73,8 @@ def drop_table(
             still reads it after the wait, and nobody can open it any more: drop it again.
         NoLocation: there is no location at the URL.
     """
+    if not isinstance(name, str):
+        raise BadInput(f"the name of a table must be text, not {shown(name)}")
     controller, leave = enter(url, "write", consensus=consensus)
     try:
         cut_off: list[str] = []

@@ -276,6 +276,9 @@ class OpenTable:
     def latest_time(self, given: Moment | None) -> int:
         """The latest complete time (None), or the latest one at or before a time. See `Table.latest_time`."""
         upper, since = self.reading.run(lambda reader: (reader.upper(), reader.since()))
+        if given is None and not upper:
+            message = f"table {self.name} has no complete time: nothing has been written yet"
+            raise AsOfNotYetAvailable(0, 0, message=message)
         time = CLOSED if given is None else milliseconds(given)
         return at_or_before(time, since, upper, f"table {self.name}")
 

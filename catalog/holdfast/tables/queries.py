@@ -321,6 +321,11 @@ def sql(
     import_duckdb("holdfast.sql")
     if not isinstance(query, str):
         raise BadInput(f"query must be text, not {shown(query)}")
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping | None):
+        raise BadInput(
+            f"parameters must be a list for ?, or a dict for $name, not {shown(parameters)}",
+            hint="such as [5], or {'id': 5}",
+        )
     time = None if as_of is None else milliseconds(as_of)
     parsed = _parsed(query)
     controller, leave = enter(url, "read", consensus=consensus)

@@ -28,6 +28,7 @@ from holdfast.text import naming
 
 Contents: TypeAlias = Iterator[pa.RecordBatch]
 _MANY: Final = 1 << 40
+_MOST: Final = 2**63 - 1
 
 
 class TableScan(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc] # pyarrow has no types
@@ -63,8 +64,10 @@ def scan(
 
 def check_limit(limit: int | None) -> None:
     """Raise `BadInput` unless this is a number of rows, or None."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-        raise BadInput(f"limit must be a number of rows, not {shown(limit)}")
+    if limit is None:
+        return
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= _MOST:
+        raise BadInput(f"limit must be a number of rows from 0 to 2^63 - 1, not {shown(limit)}")
 
 
 def stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch], end: Callable[[], None]) -> TableScan:
@@ -114,7 +117,8 @@ def count(table: OpenTable, time: int | None, where: Where | None) -> int:
             if are_ones(batch.column(DIFF)):
                 total += batch.num_rows
                 continue
-            check_counts(batch)
+            with naming(f"table {table.name}"):
+                check_counts(batch)
             counts = batch.column(DIFF).to_numpy()
             total += _total(counts)
     finally:
@@ -154,8 +158,9 @@ def stored_rows_of_contents(
     for batch in contents:
         # Without its hold, the table may lose the rest of the rows.
         table.check_open()
-        for piece in repeated_pieces(pa.Table.from_batches([batch]).select([*names, DIFF])):
-            yield from piece.to_batches()
+        with naming(f"table {table.name}"):
+            for piece in repeated_pieces(pa.Table.from_batches([batch]).select([*names, DIFF])):
+                yield from piece.to_batches()
 
 
 class _Stream:

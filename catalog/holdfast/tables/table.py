@@ -39,6 +39,7 @@ from holdfast.tables.rows import KeysLike, TableLike, repeated
 from holdfast.tables.scan import check_limit, count, scan
 from holdfast.tables.show import columns_shown, page
 from holdfast.tables.tail import Tail
+from holdfast.text import naming
 
 if TYPE_CHECKING:
     import duckdb
@@ -213,7 +214,8 @@ class Table:
         metadata = _metadata(time, or_earlier=or_earlier)
         if where is not None or limit is not None:
             return self._scanned(time, columns, where, limit, metadata).read_all()
-        rows = repeated(self._contents(time, columns))
+        with naming(f"table {self.name}"):
+            rows = repeated(self._contents(time, columns))
         rows = rows if columns is None else rows.select(list(columns))
         return rows if metadata is None else rows.replace_schema_metadata(metadata)
 
@@ -315,6 +317,10 @@ class Table:
             rows = TableDataset(self._opened, time, columns, where)
         if connection is None:
             connection = duckdb.default_connection()
+        elif not isinstance(connection, duckdb.DuckDBPyConnection):
+            raise BadInput(
+                f"connection must be one of DuckDB, not {shown(connection)}", hint="such as duckdb.connect()"
+            )
         relation = connection.from_arrow(rows)
         return relation if limit is None else relation.limit(limit)
 
@@ -396,6 +402,8 @@ class Table:
         Raises `BadInput` if the target has something else, or this table at a later time (for "parquet": at
         another one), or if nothing has been written to the table, and like `read`.
         """
+        if not isinstance(target, str | os.PathLike):
+            raise BadInput(f"the target of an export must be a path or a URL, not {shown(target)}")
         check_format(format)
         if properties is not None and format != "iceberg":
             raise BadInput(f"an export to {format} takes no properties")
@@ -489,6 +497,9 @@ class Table:
         Other processes that have the table open continue: they read with the new name, and must write with
         it. Raises `BadInput` if there is no column `old`, or if there is another column `new`.
         """
+        for column in (old, new):
+            if not isinstance(column, str):
+                raise BadInput(f"table {self.name}: the name of a column must be text, not {shown(column)}")
         self._opened.check_writable()
         self._opened.info = self._opened.controller.rename_column(self._opened.info.collection_id, old, new)
         with self._opened.writing:

@@ -1,5 +1,6 @@
 """Follows a table: its changes as Arrow tables, and the time up to which they are complete."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, Self
@@ -7,8 +8,9 @@ from typing import Final, Self
 import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, CollectionListen, CollectionReader
-from holdfast.errors import CLOSED
+from holdfast.errors import CLOSED, BadInput
 from holdfast.persist import Progress, Updates
+from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.persist.rows.stored import logical_rows
 
@@ -79,6 +81,9 @@ class Tail:
 
         Returns an empty table if the time runs out, or if only `progress` has moved.
         """
+        # NaN is no length: the wait would have no end.
+        if timeout is not None and (not isinstance(timeout, int | float) or math.isnan(timeout)):
+            raise BadInput(f"timeout must be a number of seconds, or None, not {shown(timeout)}")
         updates = self._schema.arrow_updates.empty_table()
         for event in self._listen.next(timeout):
             match event:
