@@ -158,8 +158,9 @@ def create_table(
 
     The columns and their types come from the whole file. `columns` has types that replace those that were
     found, such as `{"price": "decimal128(10,2)"}`. `key` names the key columns, which must not be null, and
-    each key must occur once; all other columns may be null. `format` is that of the file (None: by its name). The other arguments are as
-    for `holdfast.table`. The rows and the table become visible at one time, or not at all.
+    each key must occur once; all other columns may be null. `format` is that of the file (None: by its name).
+    The other arguments are as for `holdfast.table`. The rows and the table become visible at one time, or not
+    at all.
 
     Raises:
         BadInput: the file can't be read, or can't become a table. Nothing was written.

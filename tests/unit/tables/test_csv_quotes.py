@@ -2,6 +2,7 @@
 
 import io
 import random
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,9 +57,10 @@ def test_quotes_are_those_of_a_reader_of_characters(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(quotes, "_BLOCK_BYTES", block)
         for _ in range(4000):
             text = "".join(chosen.choices('"""",\n\na', k=chosen.randrange(14)))
+            again = partial(io.BytesIO, text.encode())
             expected = by_character(text)
             try:
-                quotes.check_quotes(lambda text=text: io.BytesIO(text.encode()))
+                quotes.check_quotes(again)
                 found = ""
             except BadInput as error:
                 found = str(error)
@@ -86,5 +88,5 @@ def by_character(text: str) -> str:
 
 def test_a_line_of_any_length_is_left_to_arrow(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_bytes(b"id\n" + b"x" * (9 << 20) + b'\n"')
-    with pytest.raises((BadInput, pa.ArrowException), match="q.csv"):
+    with pytest.raises((BadInput, pa.ArrowException), match=r"q\.csv"):
         holdfast.create_table(tmp_path / "loc", "o", tmp_path / "q.csv")

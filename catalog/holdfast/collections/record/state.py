@@ -146,7 +146,9 @@ class ControllerState:
         """
         found = self.collections.get(id_or_name) or self.collections.get(self.names.get(id_or_name, ""))
         if found is None:
-            like = "".join(f"did you mean {near}? " for near in get_close_matches(id_or_name, self.names, 1))
+            like = "".join(
+                f"did you mean {near}? " for near in get_close_matches(str(id_or_name), self.names, 1)
+            )
             raise CollectionNotFound(
                 f"no collection has the id or name '{id_or_name}'",
                 hint=f"{like}'holdfast collection list' shows all collections",
