@@ -136,7 +136,9 @@ def _status(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except OSError as error:
-        if error.errno not in _NOTHING:
+        # If the path itself is not too long, that of a link's target is.
+        is_long = error.errno == errno.ENAMETOOLONG and os.path.lexists(path)
+        if error.errno not in _NOTHING and not is_long:
             raise _unreadable(path, error) from error
         return None
 

@@ -276,6 +276,7 @@ def test_what_leads_to_no_file_is_left_out_and_shown_once(
     ("make", "kind"),
     [
         (lambda path: path.symlink_to(path), "a broken link"),
+        (lambda path: path.symlink_to("a" * 256), "a broken link"),
         (lambda path: path.symlink_to(path.parent), "a link to a folder"),
         (lambda path: path.symlink_to("/dev/null"), "a device"),
         (os.mkfifo, "a named pipe"),
