@@ -196,6 +196,8 @@ class Ingestion:
     - If another one has taken over from it, it is written up to its last time.
     - If it was restored from a snapshot, the step continues from the bindings of the snapshot, and first
       reads again what the renditions before it had (`holdfast.ingest.restored`).
+
+    `source_for` returns the source for the columns that the collection has by now, if it depends on them.
     """
 
     def __init__(
@@ -211,11 +213,13 @@ class Ingestion:
         anew: bool = False,
         transactions: Callable[[SchemaTexts], Transactions] | None = None,
         waits: Waits | None = None,
+        source_for: Callable[[Schema], Source] | None = None,
     ) -> None:
         self._controller = controller
         self._client = controller.client
         self._spec = spec
         self._source = source
+        self._source_for = source_for
         self._name = name
         self._form = form
         self._runner = runner or LocalRunner()
@@ -229,6 +233,7 @@ class Ingestion:
         self._open()
 
     def _open(self) -> None:
+        self._is_open = False
         self.info = info = self._controller.describe(self._name)
         rendition = info.known(self._id) if self._id else info.holding
         self._id = rendition.id
@@ -237,6 +242,8 @@ class Ingestion:
             info.collection_id, self._id, purpose=f"{PURPOSE}: load"
         )
         self.schema = self._writer.schema
+        if self._source_for is not None:
+            self._source = self._source_for(self.schema)
         self._reader = RangeReader(
             self.info.name,
             self._spec,
@@ -296,6 +303,19 @@ class Ingestion:
         """Read the upper, the bindings, the errors and the state from the collection."""
         # An error in between must not leave a new upper beside old bindings.
         self._known = False
+        while not self._known:
+            try:
+                self._load()
+                self._known = True
+            except AsOfTooEarly:
+                # If others have committed since the look, the time before the upper may be gone.
+                if self._writer.upper() == self._upper:
+                    raise
+        # The instance that committed them may have ended before it told the source.
+        self._acknowledge()
+
+    def _load(self) -> None:
+        """Read what `load` reads, as of one upper."""
         if not self._is_open:
             self._open()
         self._look()
@@ -326,9 +346,6 @@ class Ingestion:
                 self._bound,
                 self._unlisted.forgotten,
             )
-        self._known = True
-        # The instance that committed them may have ended before it told the source.
-        self._acknowledge()
 
     def _pass(self) -> None:
         """Tell a source of files up to where it has nothing to look for."""

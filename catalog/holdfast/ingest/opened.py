@@ -157,9 +157,26 @@ def ingestion_of(
         # Another instance was faster.
         found = _collection(controller, name, spec, None)
     id_ = rendition or (found.holding.id if isinstance(found, CollectionInfo) else FIRST_RENDITION)
-    with closing(
-        opened_source(controller, spec, found, id_, waits, anew=anew, continues=continues)
-    ) as source:
+    with ExitStack() as sources:
+        source = sources.enter_context(
+            closing(opened_source(controller, spec, found, id_, waits, anew=anew, continues=continues))
+        )
+        columns = found.schema
+
+        def source_for(schema: Schema) -> Source:
+            """The source, opened again if the columns are others. The block closes it."""
+            nonlocal source, columns
+            if schema != columns:
+                source.close()
+                reader = reader_id(found.collection_id, id_)
+                source = sources.enter_context(
+                    closing(
+                        source_of(spec, reader, schema, controller.client.clock, waits, continues=continues)
+                    )
+                )
+                columns = schema
+            return source
+
         if isinstance(found, CollectionInfo) and found.find(id_) is None:
             _create_rendition(controller, found, id_, made_from(spec, follows=not anew))
         form = partial(format_of, spec)
@@ -176,6 +193,8 @@ def ingestion_of(
                 anew=anew,
                 transactions=transactions_of(spec, reader_id(found.collection_id, id_), waits),
                 waits=waits,
+                # Other sources have the same messages for any columns.
+                source_for=source_for if isinstance(spec.source, PostgresSpec) else None,
             )
         ) as opened:
             if isinstance(opened, ReclockedIngestion):

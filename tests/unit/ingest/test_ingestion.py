@@ -339,6 +339,30 @@ def test_retention_moves_all_shards_together(client: PersistClient) -> None:
         positions(client, uppers[1] - 1)
 
 
+def test_a_pipeline_that_is_overtaken_while_it_begins_looks_again(
+    client: PersistClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, controller = Topic(deletes=False), StorageController(client)
+    topic.send("0", row(1, "a"), key={"id": 1})
+    faster, late = (pipeline(client, topic, envelope="Upsert") for _ in range(2))
+    drained(faster)
+    topic.send("0", row(1, "b"), key={"id": 1})
+    look = late._look
+
+    def look_before_the_other_commits() -> None:
+        look()
+        if drained(faster):
+            controller.set_retention_hold("orders", controller.frontiers("orders").upper - 1)
+
+    monkeypatch.setattr(late, "_look", look_before_the_other_commits)
+    late.load()
+    assert late.bound["0"].position == 2
+    topic.send("0", row(1, "c"), key={"id": 1})
+    monkeypatch.undo()
+    drained(late)
+    assert rows(client) == Counter({(1, "c"): 1})
+
+
 def test_a_pipeline_goes_on_after_the_collection_evolved(client: PersistClient) -> None:
     topic = Topic()
     topic.send("0", row(1))

@@ -26,7 +26,7 @@ import holdfast
 from holdfast.cli import main
 from holdfast.collections import StorageController
 from holdfast.errors import BadInput, SourceStalled, StorageError, StoreUnreachable
-from holdfast.ingest import Ingestion, StepOutcome, ingest_source
+from holdfast.ingest import Ingestion, StepOutcome, ingest_source, ingestion_of, parse
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.source import LastMessage
 from holdfast.ingest.sources import postgres_asked, postgres_contents, postgres_log, postgres_rows
@@ -799,6 +799,27 @@ def test_a_column_that_the_collection_gets_later_needs_the_contents_again(
         fed(client, table, wider)
     fed(client, table, wider, onReset="NewEpoch")
     assert rows(client) == table.rows("id, name, other")
+
+
+def test_an_instance_reads_a_column_that_the_collection_got_while_it_ran(table: PgTable) -> None:
+    table.run("ALTER TABLE orders ADD COLUMN other text")
+    table.insert((1, "a", "x"))
+    client = Stores().open()
+    wider = Schema.of(key={"id": "int64"}, value={"name": "string?", "other": "string?"})
+    spec = parse({"postgres": table.block(onReset="NewEpoch")})
+    controller = StorageController(client)
+    with ingestion_of(controller, "orders", spec, ORDERS) as older:
+        drained(older)
+        controller.evolve_collection("orders", wider)
+        with ingestion_of(controller, "orders", spec) as newer:
+            drained(newer)
+            assert rows(client) == table.rows("id, name, other")
+            # It must not begin another epoch, whose rows lack the column.
+            for step in range(3):
+                table.insert((10 + step, "b", "y"))
+                drained(older)
+                assert rows(client) == table.rows("id, name, other")
+                assert drained(newer) == 0
 
 
 # Slots that are gone
