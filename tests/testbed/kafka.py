@@ -13,12 +13,15 @@ import hashlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +40,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _BOOT_SECONDS: Final = 120.0
 _BUILD_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 0.1
+_FROZEN_SECONDS: Final = 20.0
 _ATTEMPTS: Final = 3
 """Boots to try when somebody takes a port between our choosing it and the broker's binding it."""
 _TAKEN: Final = "address already in use"
@@ -219,6 +223,20 @@ class Kafka:
         except BaseException:
             self.kill()
             raise
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The broker accepts connections and does not respond, for 20 seconds at most."""
+        assert self._child is not None
+        pid = self._child.pid
+        thaw = threading.Timer(_FROZEN_SECONDS, os.kill, (pid, signal.SIGCONT))
+        os.kill(pid, signal.SIGSTOP)
+        thaw.start()
+        try:
+            yield
+        finally:
+            thaw.cancel()
+            os.kill(pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End the broker at once, as a crash does. `serve` starts it again."""

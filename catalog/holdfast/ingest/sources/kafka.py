@@ -290,7 +290,7 @@ class Kafka:
         }
         self._assign({each: last.position for each, last in left.items()})
         try:
-            deadline = time.monotonic() + self._client.patience_s
+            began_s = time.monotonic()
             while left:
                 failed = False
                 for each in self._client.consumer.consume(_FIRST_ROWS, POLL_S):
@@ -298,12 +298,15 @@ class Kafka:
                     if error is None or error.code() == END:
                         self._check_same(each, left.pop(each.partition(), None))
                     failed = failed or is_unsure(error)
-                if time.monotonic() > deadline:
+                if time.monotonic() - began_s > self._client.patience_s:
                     raise self._client.failure(f"read the last messages of {self._where}", None)
+                self._client.waits(began_s)
+                self._shown.pause(0)
                 if failed:
                     lows = self._offsets(list(left), OffsetSpec.earliest()) if left else {}
                     left = {each: last for each, last in left.items() if last.position >= lows[str(each)]}
                     self._assign({each: last.position for each, last in left.items()})
+            self._client.responds()
         finally:
             self._client.consumer.unassign()
 
@@ -438,15 +441,11 @@ class Kafka:
         if not new:
             return
         offsets = [TopicPartition(self._spec.topic, int(name), position) for name, position in new.items()]
-        try:
-            found = self._client.consumer.commit(offsets=offsets, asynchronous=False)
-            failed = [each.error for each in found or () if each.error is not None]
-        except KafkaException as error:
-            failed = [error.args[0]]
-        # The messages are bound, so a broker that is gone for a while is told next time.
-        if failed and not is_passing(failed[0]):
-            raise self._client.failure(f"commit offsets to consumer group {self._group}", failed[0])
-        if not failed:
+        error = self._client.committed(offsets)
+        # The messages are bound. If the broker is gone for a while, the next probe waits and commits again.
+        if error is not None and not is_passing(error):
+            raise self._client.failure(f"commit offsets to consumer group {self._group}", error)
+        if error is None:
             self._committed |= new
 
     def forget(self) -> None:

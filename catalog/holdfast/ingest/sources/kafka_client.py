@@ -20,7 +20,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from holdfast.errors import BadInput, StoreUnreachable
@@ -35,6 +35,7 @@ PATIENCE_S: Final = 60.0
 REQUEST_S: Final = 5.0
 POLL_S: Final = 0.05
 PAUSE_S: Final = 0.2
+_COMMIT_POLL_S: Final = 0.002
 
 _REJECTED: Final = (
     KafkaError._AUTHENTICATION,
@@ -97,6 +98,18 @@ class _LastError:
             self.error = error
 
 
+class _Commits:
+    """How many commits are under way, and the error of the last one that is over."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.error: KafkaError | None = None
+
+    def note(self, error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
+        self.left -= 1
+        self.error = error or next((each.error for each in offsets if each.error is not None), None)
+
+
 class KafkaClient:
     """Two clients of librdkafka: `admin` asks, and `consumer` reads and commits."""
 
@@ -106,6 +119,7 @@ class KafkaClient:
         self._protocol = spec.security.get("security.protocol", "PLAINTEXT")
         self.patience_s = OPEN_S
         self._last = _LastError()
+        self._commits = _Commits()
         self._retired: deque[AdminClient] = deque(maxlen=16)
         for name, file in spec.security.items():
             if name.endswith(".location") and not Path(file).exists():
@@ -129,6 +143,7 @@ class KafkaClient:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
+            "on_commit": self._commits.note,
             "enable.auto.offset.store": False,
             "check.crcs": True,
             "fetch.wait.max.ms": 50,
@@ -146,7 +161,11 @@ class KafkaClient:
 
     def close(self) -> None:
         """Close the connections, once."""
-        self.consumer.close()
+        if self._commits.left:
+            # `Consumer.close` waits for them without a time limit. This waits for `socket.timeout.ms`.
+            del self.consumer
+        else:
+            self.consumer.close()
         self._retired.clear()
         del self.admin
 
@@ -208,6 +227,28 @@ class KafkaClient:
     def responds(self) -> None:
         """The end of `waits`."""
         self._waits.back(f"Kafka at {self._servers}")
+
+    def committed(self, offsets: Sequence[TopicPartition]) -> KafkaError | None:
+        """Commit offsets to the consumer group. Returns the error, if any. Raises `Stopped`.
+
+        A commit that is not over after `REQUEST_S` may succeed later.
+        """
+        deadline = time.monotonic() + REQUEST_S
+        # A commit that waits for its end by itself has no time limit. An admin client that commits ends the
+        # process if a broker responds after its time limit.
+        try:
+            self.consumer.commit(offsets=list(offsets), asynchronous=True)
+        except KafkaException as error:
+            return error.args[0]
+        self._commits.left += 1
+        # The broker responds to them in their order.
+        while self._commits.left:
+            if time.monotonic() > deadline:
+                return KafkaError(KafkaError._TIMED_OUT)
+            # Nothing is assigned, so this only calls `_Commits.note`. It waits to the end of its time.
+            self.consumer.poll(_COMMIT_POLL_S)
+            self._waits.pause(0)
+        return self._commits.error
 
     def forget_group(self, group: str) -> None:
         """Delete a consumer group. Does nothing if there is none."""

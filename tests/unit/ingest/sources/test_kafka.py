@@ -26,7 +26,7 @@ from holdfast.ingest.source import Binding, LastMessage, Piece
 from holdfast.ingest.sources import kafka_client
 from holdfast.ingest.sources.kafka import Kafka
 from holdfast.ingest.spec import KafkaSpec
-from holdfast.ingest.waits import Waits
+from holdfast.ingest.waits import Stopped, Waits
 from holdfast.persist import PersistClient, Schema
 from testbed import docpages, pki
 from testbed.kafka import USER
@@ -410,6 +410,64 @@ def test_the_last_message_is_compared_after_an_error_that_passes(
     finally:
         source.close()
     assert [(message.offset(), last) for message, last in compared] == [(0, feed.bound["0"].last)]
+
+
+def test_a_broker_that_does_not_respond_delays_no_step_for_long(
+    client: PersistClient, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, source, feed = not_acknowledged(client, kafka, monkeypatch)
+    monkeypatch.setattr(kafka_client, "REQUEST_S", 1.0)
+    with kafka.frozen():
+        began = time.monotonic()
+        source.acknowledge(feed.bound)
+        assert time.monotonic() - began < 5
+    source.probe(feed.bound)
+    assert source._committed == {"0": 1}
+    source.close()
+    assert topic.committed() == {0: 1}
+
+
+@pytest.mark.long
+def test_a_broker_that_does_not_respond_delays_no_end_for_long(
+    client: PersistClient, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, source, feed = not_acknowledged(client, kafka, monkeypatch)
+    source._shown.stopped = lambda _: True
+    with kafka.frozen():
+        began = time.monotonic()
+        with pytest.raises(Stopped):
+            source.acknowledge(feed.bound)
+        source.close()
+        assert time.monotonic() - began < 15
+
+
+def not_acknowledged(
+    client: PersistClient, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> tuple[KafkaTopic, Kafka, Ingestion]:
+    """A topic whose message is bound, and not committed to its group."""
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    source = topic.source()
+    feed = pipeline(client, source)
+    with monkeypatch.context() as patched:
+        patched.setattr(Kafka, "_acknowledge", lambda _: None)
+        drained(feed)
+    return topic, source, feed
+
+
+def test_a_look_at_the_last_messages_is_shown_and_can_be_ended(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    source = topic.source()
+    feed = pipeline(client, source)
+    drained(feed)
+    said: list[str] = []
+    source._shown._say = said.append
+    source._shown.stopped = lambda _: bool(said)
+    with kafka.frozen(), pytest.raises(Stopped):
+        source._check_ends({"0": feed.bound["0"].last}, feed.bound, {"0": 1})
+    source.close()
+    assert [each.split(": ")[0] for each in said] == [f"waiting for Kafka at {kafka.servers}"]
 
 
 def test_messages_that_are_gone_make_a_follower_suspect(client: PersistClient, kafka: Broker) -> None:
