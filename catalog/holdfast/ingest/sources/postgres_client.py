@@ -137,8 +137,8 @@ class PostgresClient:
     def retried(self, call: Callable[[Connection], _T], *, long: bool = False) -> _T:
         """The result of a call, which is repeated while the server is gone.
 
-        Its statements may be `long` ones. Raises `StoreUnreachable` if the server is gone for too long, and
-        `psycopg.Error` for anything else.
+        Its statements may be `long` ones. Raises `StoreUnreachable` if the server is gone for too long,
+        `Stopped` if the pipeline is to end before it is back, and `psycopg.Error` for anything else.
         """
         began_s = time.monotonic()
         server = f"Postgres at {self.where}"
@@ -148,12 +148,14 @@ class PostgresClient:
                 result = call(self._connection(long=long))
             except StoreUnreachable as error:
                 if is_over:
+                    self._waits.pause(0)
                     raise
                 self._waits.away(server, str(error), began_s)
             except psycopg.Error as error:
                 if not is_lost(error) and not self.is_lost:
                     raise
                 if is_over:
+                    self._waits.pause(0)
                     raise self.failure("go on", error) from None
                 self._waits.away(server, reason_of(error), began_s)
             else:

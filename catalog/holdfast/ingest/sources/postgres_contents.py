@@ -114,7 +114,7 @@ class TableContents:
         if row is None:
             raise StoreUnreachable(
                 f"can't make a slot for {self._table.where} within {PATIENCE_S:g} s: a transaction is open"
-                " since before",
+                " since before, or the server does not respond",
                 hint="end the transactions that pg_stat_activity and pg_prepared_xacts show, and repeat",
             )
         _, position, exported, *_ = [(each or b"").decode() for each in row]

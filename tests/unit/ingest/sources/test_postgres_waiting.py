@@ -159,6 +159,18 @@ def test_a_stop_ends_the_wait_for_a_frozen_process(
     assert rows(client) == table.rows()
 
 
+def test_a_stop_at_the_end_of_the_patience_is_no_error(
+    table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = table.source()
+    with closing(source):
+        monkeypatch.setattr(postgres_client, "PATIENCE_S", 0.0)
+        source._waits.stopped = lambda _: True
+        table.run("SELECT pg_terminate_backend(%s)", asking(source))
+        with pytest.raises(waits.Stopped):
+            source._client.retried(lambda connection: connection.execute("SELECT 1"))
+
+
 def test_a_stop_ends_the_wait_for_open_transactions_and_locks(client: PersistClient, table: PgTable) -> None:
     table.insert((1, "a"))
     for statement in ("INSERT INTO orders VALUES (2, 'late')", "LOCK TABLE orders"):
