@@ -11,10 +11,10 @@ the CPU time of the process. The goal is 1.3 times DuckDB's time for the consoli
 Holdfast verifies what it reads. Both read only the columns that a query needs. DuckDB checks no bytes.
 
 What Holdfast adds: DuckDB reads its own files with all of its threads. It takes the rows of a table as a
-stream of Arrow. Two threads of ours decode it ahead, and Python makes each batch of it. In a row group, DuckDB
-decodes only the rows for which a condition holds. Arrow's reader decodes whole row groups. So `a value` is
-further from the goal than the others. The table of several runs also reads the key for each query: if an interrupted
-read has to continue with other parts, it goes on after a key.
+stream of Arrow. Two threads of ours decode it ahead, and Python makes each batch of it. In a row group,
+DuckDB decodes only the rows for which a condition holds. Arrow's reader decodes whole row groups. So `a
+value` is further from the goal than the others. The table of several runs also reads the key for each query:
+if an interrupted read has to continue with other parts, it goes on after a key.
 """
 
 import os

@@ -28,11 +28,12 @@ Why goals are missed:
 
 - *Upserts, five times as fast as LanceDB.* An upsert is at least a lookup and an append. The append alone
   takes a fifth of LanceDB's time for 1 key: it encodes and verifies a part, and commits it to the consensus
-  store. 1,000 random keys are in nearly all row groups, and each of these is decoded to find the rows that go.
-- *DuckDB in place, 1 key.* Its index leads to one row, and it changes that row. We decode the row group of the
-  key, compare checksums, and write the old and the new row, because the history is kept.
-- *A filtered scan* can't be as fast as DuckDB's own file: Arrow needs 15 ms of CPU time only to decode the two
-  columns from Parquet, which is more than DuckDB's whole query.
+  store. 1,000 random keys are in nearly all row groups, and each of these is decoded to find the rows that
+  go.
+- *DuckDB in place, 1 key.* Its index leads to one row, and it changes that row. We decode the row group of
+  the key, compare checksums, and write the old and the new row, because the history is kept.
+- *A filtered scan* can't be as fast as DuckDB's own file: Arrow needs 15 ms of CPU time only to decode the
+  two columns from Parquet, which is more than DuckDB's whole query.
 - *The difference* costs about as much as deltalake's. It reads the rows of two writes, and sums them.
 """
 

@@ -336,8 +336,8 @@ def test_the_operator_asks_for_all_that_its_role_grants_and_for_nothing_else(
     assert len(role) > 20
     requests = audit.requests(log_folder, release.user)
     assert {each.asked for each in requests if each.code == 403} == set()
-    # Every verb that were taken away would be missed by one of these, and every further one by none. A migration
-    # is read on its own only before a step of it, or if a watch missed a change.
+    # Every verb that were taken away would be missed by one of these, and every further one by none. But a
+    # migration is read on its own only before a step of it, or if a watch missed a change.
     seldom = Asked("holdfast.dev", "catalogmigrations", "get")
     assert {each.asked for each in requests} | {seldom} == role
     # Beyond the namespace of the resources only what has no namespace, and the Lease.
