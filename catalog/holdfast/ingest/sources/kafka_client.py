@@ -229,9 +229,9 @@ class KafkaClient:
         self._waits.back(f"Kafka at {self._servers}")
 
     def committed(self, offsets: Sequence[TopicPartition]) -> KafkaError | None:
-        """Commit offsets to the consumer group. Returns the error, if any. Raises `Stopped`.
+        """Commit offsets to the consumer group. Returns the error, if any.
 
-        A commit that is not over after `REQUEST_S` may succeed later.
+        A commit that is not over after `REQUEST_S`, or when the pipeline is to end, may succeed later.
         """
         deadline = time.monotonic() + REQUEST_S
         # A commit that waits for its end by itself has no time limit. An admin client that commits ends the
@@ -243,11 +243,10 @@ class KafkaClient:
         self._commits.left += 1
         # The broker responds to them in their order.
         while self._commits.left:
-            if time.monotonic() > deadline:
-                return KafkaError(KafkaError._TIMED_OUT)
             # Nothing is assigned, so this only calls `_Commits.note`. It waits to the end of its time.
             self.consumer.poll(_COMMIT_POLL_S)
-            self._waits.pause(0)
+            if self._commits.left and (time.monotonic() > deadline or self._waits.stopped(0)):
+                return KafkaError(KafkaError._TIMED_OUT)
         return self._commits.error
 
     def forget_group(self, group: str) -> None:

@@ -435,8 +435,8 @@ def test_a_broker_that_does_not_respond_delays_no_end_for_long(
     source._shown.stopped = lambda _: True
     with kafka.frozen():
         began = time.monotonic()
-        with pytest.raises(Stopped):
-            source.acknowledge(feed.bound)
+        source.acknowledge(feed.bound)
+        assert time.monotonic() - began < 1
         source.close()
         assert time.monotonic() - began < 15
 
