@@ -9,6 +9,7 @@ Invariants
   order of a run without `-n`.
 """
 
+from contextlib import suppress
 from typing import Any, Final
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -59,4 +60,6 @@ class Spread(LoadScopeScheduling):  # type: ignore[misc] # xdist comes without t
     def _assign_work_unit(self, node: object) -> None:
         longest = min(self.workqueue, key=lambda name: rank(name, len(self.workqueue[name])))
         self.workqueue.move_to_end(longest, last=False)
-        super()._assign_work_unit(node)
+        # A process may have ended, which xdist learns a little later. It takes the unit back then.
+        with suppress(OSError):
+            super()._assign_work_unit(node)

@@ -99,7 +99,7 @@ def read(
     `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`. A timestamp without a zone
     in a condition is in the session's zone.
 
-    You can read at every time that is at least a minute past: the driver completes the collection up to a
+    You can read at every time that is at least two minutes past: the driver completes the collection up to a
     minute ago if that is needed and it may write. With `or_earlier`, nothing is completed: the DataFrame is
     at the latest complete time at or before the given one, and has it in the metadata of its columns
     (`frame.schema[0].metadata["asOf"]`).

@@ -126,7 +126,7 @@ def test_nothing_is_built_unless_it_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(REFUSING)
     done = run(tmp_path)
     assert "1 passed, 3 skipped" in done.stdout
-    assert "not run: tier helm, 2 tests: helm not built yet" in done.stdout
+    assert "not run: tier helm, 2 tests: helm, crane not built yet" in done.stdout
     assert not (tmp_path / "log").exists()
 
 

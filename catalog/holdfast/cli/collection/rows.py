@@ -68,7 +68,7 @@ def read(
     holdfast read orders --as-of 2026-01-01T12:00 --output orders.parquet
 
     A read at the same time always returns the same rows. You can read at every time from the collection's
-    since on that is at least a minute past. If nobody has written since then, the command completes the
+    since on that is at least two minutes past. If nobody has written since then, the command completes the
     collection up to a minute ago, if it may write to the location and no source feeds the collection.
 
     Conditions compare a column with = != < <= > >= or in, or are 'is null' or 'is not null'. Put text into

@@ -297,7 +297,7 @@ def test_the_hint_of_a_log_with_a_gap_names_the_location(monkeypatch: pytest.Mon
         raise CorruptBlob("the log", "an object", "nothing")
 
     monkeypatch.setattr("holdfast.persist.stores.s3_log.S3LogConsensus", opened)
-    monkeypatch.setattr("holdfast.persist.stores.s3_objects.S3Objects", lambda _: Mock())
+    monkeypatch.setattr("holdfast.persist.stores.s3_objects.S3Objects", lambda *_, **__: Mock())
     for urls in ({"url": "s3://bucket/a"}, {"blob": "s3://bucket/b", "consensus": "s3://bucket/c"}):
         with pytest.raises(CorruptBlob):
             Location.open(**urls)
