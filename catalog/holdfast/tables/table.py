@@ -198,9 +198,9 @@ class Table:
         `columns` selects some of the columns, `where` some of the rows, and `limit` at most so many of these,
         as in `scan`.
 
-        You can read at every time from `since` on that is at least two minutes past. If nobody has written since
-        then, the first such read completes the table up to a minute ago. Before its first write, a table is
-        empty at all past times. Later times, and times that this table may not complete, raise
+        You can read at every time from `since` on that is at least two minutes past. If nobody has written
+        since then, the first such read completes the table up to a minute ago. Before its first write, a
+        table is empty at all past times. Later times, and times that this table may not complete, raise
         `AsOfNotYetAvailable` with the latest complete time.
 
         With `or_earlier`, you get the rows of the latest complete time at or before `as_of`, and nothing is
