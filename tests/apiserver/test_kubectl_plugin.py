@@ -255,6 +255,7 @@ def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
     world, url = plugin.world, f"postgresql://holdfast:{user}@db/holdfast"
     values = {
         "serviceAccount": {"create": False},
+        "storage": {"letAllNamespacesUseOwnCredentialsAnywhere": True},
         "extraArgs": [f"--stash={url}", "--password", flag, f"--header=Authorization: Bearer {token}"],
         "extraEnv": [
             {"name": "PGPASSWORD", "value": env},

@@ -61,18 +61,21 @@ def test_an_application_names_its_image_and_secrets_and_nothing_shows_their_valu
     there = make_catalog(spark={"envSecretRef": {"name": "more"}})
     url = world.volume(there["spec"]["organizationId"])
     there["spec"]["storage"] = {"url": url, "credentialsSecretRef": {"name": "stores"}}
-    wanted = make_collection()
-    world.apply(there, wanted)
+    world.apply(there, make_collection())
     world.wait_ready("catalog/demo", "storagecollection/flights")
     with world.controller(url) as controller:
         writer = controller.writer(world.status("storagecollection/flights")["collectionId"], purpose="test")
         rows = {"id": pa.array([1]), "note": pa.array(["x"]), "_time": pa.array([50], pa.uint64())}
         writer.append(pa.table(rows), writer.upper(), 51)
-    wanted["spec"]["snapshot"] = {"requestId": "1", "destination": (tmp_path / "s").as_uri()}
-    world.apply(wanted)
-    world.settle(
-        lambda: bool(applications(world, kind)), lambda: str(world.status("storagecollection/flights"))
+    world.apply(
+        {
+            "apiVersion": "holdfast.dev/v1alpha1",
+            "kind": "CollectionSnapshot",
+            "metadata": {"name": "one"},
+            "spec": {"collectionRef": {"name": "flights"}, "destination": (tmp_path / "s").as_uri()},
+        }
     )
+    world.settle(lambda: bool(applications(world, kind)), lambda: str(world.status("collsnap/one")))
     (application,) = applications(world, kind)
     for name in ("stores", "more"):
         assert f'"secretRef": {{"name": "{name}"}}' in json.dumps(application)
