@@ -101,7 +101,7 @@ class Conductor:
             try:
                 catalog = self._migration.open_shadow()
                 # The migration itself compares the stores, and never rebuilds one from the other here.
-                opening = replace(self.move.opening, shadow=False)
+                opening = replace(self.move.opening, shadow=False, secrets=self._credentials.version)
                 return OpenCatalog(opening, client, catalog, Start(), in_two(self._catalog))
             except BaseException:
                 client.close()
