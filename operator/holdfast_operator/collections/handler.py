@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from holdfast.collections import JobState, RenditionState
 from holdfast.collections.hydration import HYDRATE
-from holdfast.errors import AsOfTooEarly, CollectionInUse, UniquenessViolation
+from holdfast.errors import CollectionInUse, UniquenessViolation
 from holdfast.ingest.kept import SourceProgress
 from holdfast.persist import StoredSize
-from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
+from holdfast_operator.api.catalog import Access, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ANNOTATION_COMPACT, LABEL_SCHEDULE, Kind, Reason
 from holdfast_operator.api.spark import SparkTemplate, effective
@@ -21,6 +21,7 @@ from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import plan as collection
 from holdfast_operator.collections import snapshot_schedule, store
+from holdfast_operator.collections.attempts import Attempts
 from holdfast_operator.collections.facts import (
     CatalogState,
     CollectionFacts,
@@ -77,8 +78,6 @@ from holdfast_operator.jobs import hydration
 from holdfast_operator.jobs.course import (
     SNAPSHOT,
     SparkView,
-    arguments,
-    failed,
     shown_launched,
     shown_running,
 )
@@ -88,13 +87,9 @@ from holdfast_operator.places.credentials import forget_secrets, missing_secret
 from holdfast_operator.sparkapps.adapter import (
     INGEST,
     AppState,
-    Launch,
-    LaunchRefused,
     NotInstalled,
     SparkAdapter,
 )
-from holdfast_operator.sparkapps.images import mismatch
-from holdfast_operator.sparkapps.objects import in_a_line
 from holdfast_operator.sparkapps.slots import Slots
 
 log = logging.getLogger(__name__)
@@ -124,6 +119,7 @@ class CollectionHandler(Handler[CollectionView]):
         self._settings = settings
         self._spark = spark
         self._slots = slots
+        self._attempts = Attempts(services, stores, spark, slots)
         self._long = LongSteps(stores, settings.data_dir, settings.allowed_locations)
         self._read: dict[ObjectKey, tuple[int, SourceProgress | None]] = {}
         """How far the source of each collection is read, and the upper of the collection then."""
@@ -360,10 +356,7 @@ class CollectionHandler(Handler[CollectionView]):
         status = body.get("status", {})
         if spec.hydration.spark is None and not may_have_driver(spec, compact_request(body), status):
             return (), None
-        try:
-            return await self._spark.observe(key, body["metadata"]["uid"]), None
-        except NotInstalled as error:
-            return (), str(error)
+        return await self._attempts.applications(key, body["metadata"]["uid"])
 
     async def _scheduled(
         self, key: ObjectKey, spec: StorageCollectionSpec, status: Json, now: datetime
@@ -382,10 +375,7 @@ class CollectionHandler(Handler[CollectionView]):
     ) -> str | None:
         if missing is not None or not wants_jobs(spec, compact):
             return None
-        try:
-            return await self._slots.full(key)
-        except NotInstalled as error:
-            return str(error)
+        return await self._attempts.full(key)
 
     async def _apply(self, key: ObjectKey, body: Json, step: Decision, catalog: ObjectKey) -> None:
         match step:
@@ -399,7 +389,7 @@ class CollectionHandler(Handler[CollectionView]):
                     if there:
                         await self._launch(key, body, catalog, step)
             case FailAttempt():
-                await self._fail(key, catalog, step)
+                await self._attempts.fail(key, catalog, step)
             case CreateSnapshot():
                 await self._create_snapshot(key, body, step)
             case DeleteSnapshot():
@@ -430,14 +420,9 @@ class CollectionHandler(Handler[CollectionView]):
     async def _launch(
         self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
     ) -> None:
-        if isinstance(step, LaunchAttempt):
-            job = step.job
-        else:
-            try:
-                job = await self._stores.use(catalog, step.call, lambda handle: store.start(handle, step))
-            except AsOfTooEarly:
-                # The time to read at is no longer readable. The next reconciliation shows this.
-                return
+        job = await self._attempts.begun(catalog, step)
+        if job is None:
+            return
         if job.state is not JobState.RUNNING or (job.kind == HYDRATE and not hydration.is_sparks(job)):
             # Another process was faster. The next reconciliation shows the result.
             return
@@ -451,28 +436,19 @@ class CollectionHandler(Handler[CollectionView]):
             # The next reconciliation shows why.
             return
         template, order = found
-        if why := mismatch(template.image):
-            log.warning(why)
-        reference = CatalogSpec.model_validate(owner["spec"]).storage.credentials_secret_ref
-        references = [each for each in (reference, template.env_secret_ref) if each is not None]
-        place, collection_id = opening.storage.place, step.collection_id
-        launch = Launch(
-            owner=key,
-            owner_uid=body["metadata"]["uid"],
-            job_kind=job.kind,
-            job_id=job.job_id,
-            attempt=job.attempt,
-            arguments=arguments(place, collection_id, job, {"partitions": step.tasks, **order}),
+        if not await self._attempts.launch(
+            key,
+            body,
+            catalog,
+            step,
+            job,
+            opening=opening,
+            catalog_body=owner,
             template=template,
-            secrets=tuple(dict.fromkeys(each.name for each in references)),
+            order=order,
             files=files_of(spec, base, job),
-        )
-        try:
-            await self._spark.launch(launch)
-        except LaunchRefused as error:
-            await self._fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
+        ):
             return
-        self._count_job(job.kind, "launched")
         log.info("attempt %d of %s %s is launched", job.attempt, job.kind, job.slot)
 
     async def _create_snapshot(self, key: ObjectKey, body: Json, step: CreateSnapshot) -> None:
@@ -483,18 +459,6 @@ class CollectionHandler(Handler[CollectionView]):
         with suppress(Exists):
             await self.services.kube.create(resource_type(Kind.COLLECTION_SNAPSHOT), key.namespace, made)
             log.info("CollectionSnapshot '%s' is created", step.name)
-
-    async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
-        what = "was stopped" if step.stopped else "failed"
-        log.warning("attempt %d of job %s %s: %s", step.attempt, step.job_id, what, step.error)
-        await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
-        if step.app is not None:
-            await self._spark.cancel(key, step.app)
-            self._count_job(step.kind, "cancelled")
-        self._count_job(step.kind, "stopped" if step.stopped else "failed")
-
-    def _count_job(self, kind: str, step: str) -> None:
-        self.services.metrics.spark_jobs.labels(kind, step).inc()
 
     def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
         """Also counts the missed runs."""

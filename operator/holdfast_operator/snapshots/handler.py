@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.collections.snapshots.locate import folder_at
-from holdfast.errors import AsOfTooEarly, Fenced, HoldfastError, StorageError
+from holdfast.errors import Fenced, HoldfastError, StorageError
 from holdfast.persist import StoredSize
-from holdfast_operator.api.catalog import Access, CatalogSpec
+from holdfast_operator.api.catalog import Access
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import LABEL_SCHEDULE, Kind, Reason
 from holdfast_operator.api.snapshot import CollectionSnapshotSpec, CollectionSnapshotStatus
@@ -19,6 +19,7 @@ from holdfast_operator.api.spark import SparkTemplate, effective
 from holdfast_operator.catalogs.facts import NotReadable, Opening
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
+from holdfast_operator.collections.attempts import Attempts
 from holdfast_operator.collections.facts import CollectionLook, NoSuchSchema
 from holdfast_operator.collections.plan import item_name
 from holdfast_operator.collections.poll import Watchlist
@@ -35,8 +36,6 @@ from holdfast_operator.engine.status_writer import is_ready
 from holdfast_operator.engine.steps import Decision
 from holdfast_operator.jobs.course import (
     SNAPSHOT,
-    arguments,
-    failed,
     shown_launched,
     shown_running,
 )
@@ -48,9 +47,7 @@ from holdfast_operator.snapshots import plan as snapshot
 from holdfast_operator.snapshots.facts import CollectionState, SnapshotFacts
 from holdfast_operator.snapshots.status import above, folder_of
 from holdfast_operator.snapshots.steps import CancelApplication, RemoveFiles
-from holdfast_operator.sparkapps.adapter import AppState, Launch, LaunchRefused, NotInstalled, SparkAdapter
-from holdfast_operator.sparkapps.images import mismatch
-from holdfast_operator.sparkapps.objects import in_a_line
+from holdfast_operator.sparkapps.adapter import NotInstalled, SparkAdapter
 from holdfast_operator.sparkapps.slots import Slots
 
 log = logging.getLogger(__name__)
@@ -96,6 +93,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         self._settings = settings
         self._spark = spark
         self._slots = slots
+        self._attempts = Attempts(services, stores, spark, slots)
         self._pool = pool
         self._sources: dict[ObjectKey, _Source] = {}
         """What the last observation of each object found."""
@@ -124,7 +122,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             self._watchlist.forget(key)
             return await self._with_place(seen, None, key.namespace)
         # Read the applications before the record: see the plan.
-        apps, missing = await self._applications(key, uid)
+        apps, missing = await self._attempts.applications(key, uid)
         source = self._sources[key] = await self._source(key, spec, seen)
         seen = replace(seen, apps=apps, collection=source.state, why=source.why)
         seen = replace(seen, task=_task(spec, source.spec))
@@ -142,8 +140,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             await self._remove(key, body, step.folder)
             return
         if isinstance(step, CancelApplication):
-            await self._spark.cancel(key, step.app)
-            self._count("cancelled")
+            await self._attempts.cancel(key, SNAPSHOT, step.app)
             return
         catalog = self._sources[key].catalog
         assert catalog is not None
@@ -158,7 +155,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
                             # The next reconciliation shows that it is missing.
                             log.warning("%s", error)
             case FailAttempt():
-                await self._fail(key, catalog, step)
+                await self._attempts.fail(key, catalog, step)
             case ForgetRuns():
                 await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
             case _:
@@ -235,13 +232,6 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             return replace(found, state=CollectionState.SUSPENDED)
         return replace(found, state=CollectionState.READABLE)
 
-    async def _applications(self, key: ObjectKey, uid: str) -> tuple[tuple[AppState, ...], str | None]:
-        """Returns the applications, or why there can't be any."""
-        try:
-            return await self._spark.observe(key, uid), None
-        except NotInstalled as error:
-            return (), str(error)
-
     async def _job(
         self,
         key: ObjectKey,
@@ -264,7 +254,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             reachable=not source.opening.storage.on_one_machine or self._settings.storage_shared,
             missing=missing,
             objection=self._spark.objection(template),
-            full=await self._full(key, missing),
+            full=None if missing is not None else await self._attempts.full(key),
             apps=seen.apps,
             launched=shown_launched(status),
             stored=facts.active.size if facts.renditions else StoredSize(0, 0),
@@ -278,14 +268,6 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             running=(record,) if record is not None and running else (),
             waits_for=_other(jobs, seen.slot),
         )
-
-    async def _full(self, key: ObjectKey, missing: str | None) -> str | None:
-        if missing is not None:
-            return None
-        try:
-            return await self._slots.full(key)
-        except NotInstalled as error:
-            return str(error)
 
     async def _with_place(
         self, seen: SnapshotFacts, record: JobRecord | None, namespace: str
@@ -307,55 +289,29 @@ class SnapshotHandler(Handler[SnapshotFacts]):
     async def _launch(
         self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
     ) -> None:
-        if isinstance(step, LaunchAttempt):
-            job = step.job
-        else:
-            try:
-                job = await self._stores.use(catalog, step.call, lambda handle: store.start(handle, step))
-            except AsOfTooEarly:
-                # The time to read at is no longer readable. The next reconciliation shows this.
-                return
+        job = await self._attempts.begun(catalog, step)
         source, opening = self._sources[key], self._stores.opened(catalog)
-        if job.state is not JobState.RUNNING or opening is None or source.catalog_body is None:
+        if job is None or job.state is not JobState.RUNNING or opening is None or source.catalog_body is None:
             # The next reconciliation shows why.
             return
         spec = CollectionSnapshotSpec.model_validate(body["spec"])
-        template = _template(self._settings.spark_template, spec, source)
-        if why := mismatch(template.image):
-            log.warning(why)
-        reference = CatalogSpec.model_validate(source.catalog_body["spec"]).storage.credentials_secret_ref
-        references = [each for each in (reference, template.env_secret_ref) if each is not None]
-        order = {"partitions": step.tasks, **work_order(job)}
-        launch = Launch(
-            owner=key,
-            owner_uid=body["metadata"]["uid"],
-            job_kind=job.kind,
-            job_id=job.job_id,
-            attempt=job.attempt,
-            arguments=arguments(opening.storage.place, step.collection_id, job, order),
-            template=template,
-            secrets=tuple(dict.fromkeys(each.name for each in references)),
-        )
-        try:
-            await self._spark.launch(launch)
-        except LaunchRefused as error:
-            await self._fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
+        if not await self._attempts.launch(
+            key,
+            body,
+            catalog,
+            step,
+            job,
+            opening=opening,
+            catalog_body=source.catalog_body,
+            template=_template(self._settings.spark_template, spec, source),
+            order=work_order(job),
+        ):
             return
-        self._count("launched")
         log.info("attempt %d of the snapshot is launched", job.attempt)
         # The collection ends the attempt if it is deleted, so it needs the finalizer from now on.
         self.services.enqueue(
             ObjectKey(Kind.STORAGE_COLLECTION, key.namespace, spec.collection_ref.name), 0.0
         )
-
-    async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
-        what = "was stopped" if step.stopped else "failed"
-        log.warning("attempt %d of job %s %s: %s", step.attempt, step.job_id, what, step.error)
-        await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
-        if step.app is not None:
-            await self._spark.cancel(key, step.app)
-            self._count("cancelled")
-        self._count("stopped" if step.stopped else "failed")
 
     async def _remove(self, key: ObjectKey, body: Json, folder: str) -> None:
         """Deletes the files. Raises `StorageError` if some are left."""
@@ -364,9 +320,6 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         note = Note(Reason.DATA_DELETED, f"the files in {folder} are deleted")
         log.info(note.message)
         await self.services.events.post(key, body["metadata"]["uid"], note)
-
-    def _count(self, step: str) -> None:
-        self.services.metrics.spark_jobs.labels(SNAPSHOT, step).inc()
 
 
 def _template(default: SparkTemplate | None, spec: CollectionSnapshotSpec, source: _Source) -> SparkTemplate:

@@ -1,0 +1,120 @@
+"""Starts, launches and ends the attempts of the Spark jobs of collections and of their snapshots."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.collections import JobRecord
+from holdfast.errors import AsOfTooEarly
+from holdfast_operator.api.catalog import CatalogSpec
+from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.catalogs.facts import Opening
+from holdfast_operator.catalogs.stores import Stores
+from holdfast_operator.collections import store
+from holdfast_operator.engine.handler import Json, Services
+from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.jobs.course import arguments, failed
+from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
+from holdfast_operator.sparkapps.adapter import (
+    AppState,
+    Launch,
+    LaunchRefused,
+    NotInstalled,
+    SecretFiles,
+    SparkAdapter,
+)
+from holdfast_operator.sparkapps.images import mismatch
+from holdfast_operator.sparkapps.objects import in_a_line
+from holdfast_operator.sparkapps.slots import Slots
+
+log = logging.getLogger(__name__)
+
+
+class Attempts:
+    """The attempts of the jobs of one kind of objects."""
+
+    def __init__(self, services: Services, stores: Stores, spark: SparkAdapter, slots: Slots) -> None:
+        self._services = services
+        self._stores = stores
+        self._spark = spark
+        self._slots = slots
+
+    async def applications(self, key: ObjectKey, uid: str) -> tuple[tuple[AppState, ...], str | None]:
+        """Returns the applications of an object, or why there can't be any."""
+        try:
+            return await self._spark.observe(key, uid), None
+        except NotInstalled as error:
+            return (), str(error)
+
+    async def full(self, key: ObjectKey) -> str | None:
+        """Returns why no attempt can be launched before another one ends, or None if it can."""
+        try:
+            return await self._slots.full(key)
+        except NotInstalled as error:
+            return str(error)
+
+    async def begun(self, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt) -> JobRecord | None:
+        """Records the attempt of a step, and returns its job. None if its time is no longer readable."""
+        if isinstance(step, LaunchAttempt):
+            return step.job
+        try:
+            return await self._stores.use(catalog, step.call, lambda handle: store.start(handle, step))
+        except AsOfTooEarly:
+            # The next reconciliation shows this.
+            return None
+
+    async def launch(
+        self,
+        key: ObjectKey,
+        body: Json,
+        catalog: ObjectKey,
+        step: StartJob | RetryJob | LaunchAttempt,
+        job: JobRecord,
+        *,
+        opening: Opening,
+        catalog_body: Json,
+        template: SparkTemplate,
+        order: Mapping[str, Any],
+        files: tuple[SecretFiles, ...] = (),
+    ) -> bool:
+        """Launches the application of an attempt. Fails the attempt and returns False if it is refused."""
+        if why := mismatch(template.image):
+            log.warning(why)
+        reference = CatalogSpec.model_validate(catalog_body["spec"]).storage.credentials_secret_ref
+        references = [each for each in (reference, template.env_secret_ref) if each is not None]
+        order = {"partitions": step.tasks, **order}
+        launch = Launch(
+            owner=key,
+            owner_uid=body["metadata"]["uid"],
+            job_kind=job.kind,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            arguments=arguments(opening.storage.place, step.collection_id, job, order),
+            template=template,
+            secrets=tuple(dict.fromkeys(each.name for each in references)),
+            files=files,
+        )
+        try:
+            await self._spark.launch(launch)
+        except LaunchRefused as error:
+            await self.fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
+            return False
+        self._count(job.kind, "launched")
+        return True
+
+    async def fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
+        """Records that an attempt has failed or was stopped, and cancels its application."""
+        what = "was stopped" if step.stopped else "failed"
+        log.warning("attempt %d of job %s %s: %s", step.attempt, step.job_id, what, step.error)
+        await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
+        if step.app is not None:
+            await self.cancel(key, step.kind, step.app)
+        self._count(step.kind, "stopped" if step.stopped else "failed")
+
+    async def cancel(self, key: ObjectKey, kind: str, app: AppState) -> None:
+        """Cancels an application of a job of a kind."""
+        await self._spark.cancel(key, app)
+        self._count(kind, "cancelled")
+
+    def _count(self, kind: str, step: str) -> None:
+        self._services.metrics.spark_jobs.labels(kind, step).inc()
