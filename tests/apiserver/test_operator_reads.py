@@ -144,7 +144,7 @@ def test_a_standby_knows_all_objects_before_it_leads(
     world.wait_ready("catalog/demo", *(f"coll/{name}" for name in names))
     world.start("--lease", through=api.cluster(world.folder))
     world.settle(lambda: api.reads["watch storagecollections"] > 0, lambda: str(dict(api.reads)))
-    # It is told of what happens meanwhile too.
+    # A standby also sees what is created while it waits.
     world.apply(make_collection("late"))
     world.wait_ready("coll/late")
     assert api.writes.total() == 0

@@ -108,7 +108,7 @@ class _Named(NamedTuple):
 class _Parsed(NamedTuple):
     """What a query is about.
 
-    `names` and `times` are tables that it reads, and `described` those of which it shows the columns.
+    `names` and `times` are the tables that it reads. `described` are the tables whose columns it shows.
     `functions` are the table functions that it runs. `lists` says whether it asks which tables there are; it
     also does if the location has no table of a name in `may_list`.
     """

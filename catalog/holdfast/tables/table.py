@@ -576,7 +576,7 @@ class Table:
 
 
 def _metadata(time: int | None, *, or_earlier: bool) -> Mapping[bytes, bytes] | None:
-    """The metadata that shows the time of rows: whoever asked for that time or an earlier one needs it."""
+    """The metadata with the time of the rows, for a read with `or_earlier`: it may be an earlier one."""
     return {_AS_OF: str(time).encode()} if or_earlier and time is not None else None
 
 

@@ -125,7 +125,7 @@ class CollectionFacts:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlace:
-    """Where the snapshot to restore is."""
+    """The place of the snapshot to restore."""
 
     url: str = ""
     problem: str = ""
@@ -255,7 +255,7 @@ class CollectionView:
     asked: tuple[RequestedView, ...] = ()
     """The requested jobs, by kind."""
     restore_place: SnapshotPlace | None = None
-    """Where the snapshot to restore is. None if there is nothing to restore."""
+    """The place of the snapshot to restore. None if there is nothing to restore."""
     snapshots: SnapshotScheduleView | None = None
     """The schedule of snapshots. None without one."""
     last_snapshot: Mapping[str, Any] = field(default_factory=dict)

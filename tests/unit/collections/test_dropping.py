@@ -140,7 +140,7 @@ def test_a_drop_says_whom_it_waits_for_and_the_next_one_finishes_it(
         holdfast.drop_table(client, "orders", wait_s=2.0)
     (waits,) = [each.getMessage() for each in caplog.records if "waits" in each.getMessage()]
     assert waits.startswith("the drop of table orders waits up to 2 s for 'dashboard' on ")
-    # Whoever wants the name is told, and does not wait for ever.
+    # A process that opens the table gets an error and does not wait for ever.
     for columns in (None, {"id": "int64"}):
         with pytest.raises(CollectionNotFound, match="table orders is being dropped"):
             holdfast.table(client, "orders", columns=columns)

@@ -136,7 +136,7 @@ def _status(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except OSError as error:
-        # If the path itself is not too long, that of a link's target is.
+        # The path exists, so the path of the link's target is too long.
         is_long = error.errno == errno.ENAMETOOLONG and os.path.lexists(path)
         if error.errno not in _NOTHING and not is_long:
             raise _unreadable(path, error) from error
