@@ -21,7 +21,7 @@ from testbed.kube import ControlPlane
 from testbed.objects import Objects, new_namespace
 from testbed.operatorprocess import OperatorProcess
 from testbed.sparkfaces import KUBEFLOW, PODS, Face
-from testbed.sparkoperator import SparkOperatorStandIn, install_crd
+from testbed.sparkoperator import ByAttempt, SparkOperatorStandIn, install_crd
 
 CRDS = Path(__file__).parents[2] / "crds"
 KINDS = ("collectionsnapshots", "catalogmigrations", "storagecollections", "catalogs")
@@ -260,6 +260,18 @@ def make_collection() -> Callable[..., dict[str, Any]]:
 def face() -> Face:
     """What runs Spark."""
     return KUBEFLOW
+
+
+@pytest.fixture
+def misbehave(control_plane: ControlPlane, namespace: str, tmp_path: Path, face: Face) -> Iterator[ByAttempt]:
+    """A running stand-in of what runs Spark, which behaves unless a test says otherwise."""
+    if face is not PODS:
+        install_crd(control_plane, face)
+    plan = ByAttempt()
+    with SparkOperatorStandIn(
+        control_plane.kubeconfig, namespace=namespace, log_dir=tmp_path / "spark", misbehave=plan, face=face
+    ):
+        yield plan
 
 
 @pytest.fixture

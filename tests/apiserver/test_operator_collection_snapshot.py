@@ -1,7 +1,7 @@
 """CollectionSnapshots: one object is one snapshot, and a deletion does what its policy says."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +11,12 @@ import pytest
 
 from holdfast.collections import JobState
 from testbed.errors import KubectlError
-from testbed.kube import ControlPlane
-from testbed.sparkfaces import Face
-from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd
+from testbed.sparkoperator import ByAttempt, Misbehaviour
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
 
 Make = Callable[..., dict[str, Any]]
 READY = '.status.conditions[?(@.type=="Ready")].reason'
-
-
-class Plan:
-    """What the stand-in does to each attempt."""
-
-    def __init__(self) -> None:
-        self.by_attempt: dict[str, Misbehaviour] = {}
-
-    def __call__(self, application: Mapping[str, Any]) -> Misbehaviour | None:
-        return self.by_attempt.get(application["metadata"]["labels"]["holdfast.dev/attempt"])
-
-
-@pytest.fixture
-def misbehave(control_plane: ControlPlane, namespace: str, tmp_path: Path, face: Face) -> Iterator[Plan]:
-    """A running stand-in of what runs Spark, which behaves unless told."""
-    install_crd(control_plane, face)
-    plan = Plan()
-    standin = SparkOperatorStandIn(
-        control_plane.kubeconfig, namespace=namespace, log_dir=tmp_path / "spark", misbehave=plan, face=face
-    )
-    with standin:
-        yield plan
 
 
 @pytest.fixture
@@ -88,7 +64,7 @@ def records(world: Any) -> list[Any]:
 
 @pytest.mark.long
 def test_an_object_is_one_snapshot_and_its_deletion_deletes_the_files(
-    world: Any, misbehave: Plan, flights: dict[str, Any]
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any]
 ) -> None:
     one = snapshot("one", out(world), asOf=60, deletionPolicy="Delete")
     world.apply(one)
@@ -133,7 +109,7 @@ def test_an_object_is_one_snapshot_and_its_deletion_deletes_the_files(
 
 @pytest.mark.long
 def test_a_killed_operator_goes_on_with_the_snapshot_and_a_deletion_ends_it(
-    world: Any, misbehave: Plan, flights: dict[str, Any]
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any]
 ) -> None:
     misbehave.by_attempt = {"1": Misbehaviour.HANG}
     world.apply(snapshot("one", out(world)))
@@ -163,7 +139,7 @@ def test_a_killed_operator_goes_on_with_the_snapshot_and_a_deletion_ends_it(
 
 
 def test_what_can_not_be_written_is_told_and_starts_nothing(
-    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any], tmp_path: Path
 ) -> None:
     other = snapshot("lost", tmp_path)
     other["spec"]["collectionRef"]["name"] = "missing"

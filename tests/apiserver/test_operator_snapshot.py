@@ -1,7 +1,7 @@
 """Snapshots by SparkApplications and Jobs: the operator trusts the record, and not the application."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,40 +15,13 @@ from holdfast.collections import JobState
 from holdfast.collections.record.jobs import hold_purpose
 from holdfast.errors import Fenced
 from testbed.errors import KubectlError
-from testbed.kube import ControlPlane
-from testbed.sparkfaces import APACHE, PODS, Face
-from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd
+from testbed.sparkfaces import APACHE, PODS
+from testbed.sparkoperator import ByAttempt, Misbehaviour
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
 
 Make = Callable[..., dict[str, Any]]
 READY = '.status.conditions[?(@.type=="Ready")].reason'
-
-
-class Plan:
-    """What the stand-in does to each attempt."""
-
-    def __init__(self) -> None:
-        self.by_attempt: dict[str, Misbehaviour] = {}
-
-    def __call__(self, application: Mapping[str, Any]) -> Misbehaviour | None:
-        return self.by_attempt.get(application["metadata"]["labels"]["holdfast.dev/attempt"])
-
-
-@pytest.fixture
-def misbehave(control_plane: ControlPlane, namespace: str, tmp_path: Path, face: Face) -> Iterator[Plan]:
-    """A running stand-in of what runs Spark, which behaves unless told."""
-    if face is not PODS:
-        install_crd(control_plane, face)
-    plan = Plan()
-    standin = SparkOperatorStandIn(
-        control_plane.kubeconfig, namespace=namespace, log_dir=tmp_path / "spark", misbehave=plan, face=face
-    )
-    standin.start()
-    try:
-        yield plan
-    finally:
-        standin.stop()
 
 
 @pytest.fixture
@@ -116,7 +89,7 @@ def applications(world: Any, kind: str = "sparkapplications") -> dict[int, dict[
 
 
 def test_the_name_of_a_collection_may_start_with_a_digit(
-    world: Any, misbehave: Plan, make_catalog: Make, make_collection: Make, tmp_path: Path
+    world: Any, misbehave: ByAttempt, make_catalog: Make, make_collection: Make, tmp_path: Path
 ) -> None:
     """The webhook of the Spark operator refuses an application whose name isn't a DNS-1035 label."""
     misbehave.by_attempt = {"1": Misbehaviour.HANG}
@@ -137,7 +110,7 @@ def test_the_name_of_a_collection_may_start_with_a_digit(
 
 @pytest.mark.long
 def test_a_snapshot_survives_hangs_lies_a_vanished_driver_and_two_at_once(
-    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any], tmp_path: Path
 ) -> None:
     misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.LIE, "3": Misbehaviour.TWICE}
     set_deadline(world, flights, "5s")
@@ -190,7 +163,7 @@ def test_a_snapshot_survives_hangs_lies_a_vanished_driver_and_two_at_once(
 )
 @pytest.mark.long
 def test_whatever_runs_spark_hangs_lies_vanishes_and_runs_twice_and_the_record_decides(
-    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path, kind: str
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any], tmp_path: Path, kind: str
 ) -> None:
     flights["spec"]["spark"] = {"serviceAccount": "default"}
     spark = {"startDeadline": "5s", "maxAttempts": 2}
@@ -218,7 +191,7 @@ def test_whatever_runs_spark_hangs_lies_vanishes_and_runs_twice_and_the_record_d
 
 @pytest.mark.long
 def test_a_suspended_collection_has_no_driver_and_goes_on_with_its_snapshot_afterwards(
-    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any], tmp_path: Path
 ) -> None:
     misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.HANG}
     world.apply(snapshot("one", tmp_path / "out", spark={"maxAttempts": 1}))
@@ -238,7 +211,7 @@ def test_a_suspended_collection_has_no_driver_and_goes_on_with_its_snapshot_afte
 
 @pytest.mark.long
 def test_a_deletion_that_keeps_the_data_leaves_no_attempt_and_nothing_that_it_held(
-    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any], tmp_path: Path
 ) -> None:
     """And the same resources go on."""
     misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.HANG}
@@ -266,7 +239,7 @@ def test_a_deletion_that_keeps_the_data_leaves_no_attempt_and_nothing_that_it_he
 
 @pytest.mark.long
 def test_a_compaction_waits_for_a_snapshot_is_retried_and_leaves_the_contents_as_they_are(
-    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any], tmp_path: Path
 ) -> None:
     it = "storagecollection/flights"
     reason = READY.replace("Ready", "CompactionCompleted")
@@ -298,7 +271,7 @@ def test_a_compaction_waits_for_a_snapshot_is_retried_and_leaves_the_contents_as
 
 @pytest.mark.long
 def test_a_schedule_makes_up_for_the_latest_missed_run_and_keeps_the_last_two(
-    world: Any, misbehave: Plan, flights: dict[str, Any]
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any]
 ) -> None:
     it = "coll/flights"
     out = Path(world.folder) / "volume" / world.namespace / "snapshots"
@@ -338,7 +311,7 @@ def test_a_schedule_makes_up_for_the_latest_missed_run_and_keeps_the_last_two(
     assert [event["message"] for event in world.events("RunsMissed")] == ["3 scheduled runs were missed"]
     assert operator.metric("holdfast_missed_runs_total") == 3
 
-    # Whatever becomes of the status, the time of a run whose object exists never comes again.
+    # A run whose object exists is never due again, even if the status is lost.
     world.stop()
     show(world, {"snapshotSchedule": {**before, "lastScheduleTime": None}})
     last = world.start("--storage-shared")
@@ -381,7 +354,7 @@ def earlier(body: dict[str, Any], time: datetime) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_a_restore_refers_to_a_snapshot_and_waits_until_it_is_ready(
-    world: Any, misbehave: Plan, flights: dict[str, Any], make_collection: Make
+    world: Any, misbehave: ByAttempt, flights: dict[str, Any], make_collection: Make
 ) -> None:
     out = Path(world.folder) / "volume" / world.namespace / "snapshots"
     copy = make_collection("copy", restoreFrom={"snapshotRef": {"name": "one"}})
@@ -410,7 +383,7 @@ def test_a_restore_refers_to_a_snapshot_and_waits_until_it_is_ready(
                 return sorted(reader.snapshot().to_table()["id"].to_pylist())
 
         assert rows() == list(range(10))
-        # It is restored once, whatever becomes of the snapshot, and of another one by that name.
+        # It is restored once, even if the snapshot is deleted and another one gets its name.
         world.delete("collsnap/one")
         misbehave.by_attempt = {}
         world.apply(snapshot("one", out))

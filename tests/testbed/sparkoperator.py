@@ -60,6 +60,16 @@ def install_crd(cluster: ControlPlane, face: Face = KUBEFLOW) -> None:
     cluster.wait_established(f"crd/{face.plural}.{face.group}")
 
 
+class ByAttempt:
+    """What the stand-in does to each attempt, which a test may change at any time."""
+
+    def __init__(self) -> None:
+        self.by_attempt: dict[str, Misbehaviour] = {}
+
+    def __call__(self, application: Mapping[str, Any]) -> Misbehaviour | None:
+        return self.by_attempt.get(application["metadata"]["labels"]["holdfast.dev/attempt"])
+
+
 class SparkOperatorStandIn:
     """Serves the applications of one namespace, or of all, from `start` to `stop`."""
 
