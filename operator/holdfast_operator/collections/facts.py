@@ -241,6 +241,8 @@ class CollectionView:
     """The template in the Catalog's spec."""
     catalog_loose: bool = False
     """Whether a deletion of the Catalog wouldn't wait for this resource."""
+    has_waiting_snapshots: bool = False
+    """Whether a CollectionSnapshot of it isn't Ready. It may start an attempt at any time."""
     catalog_open: bool = False
     """Whether this process has the catalog open for writing. This may be true even during its deletion."""
     catalog_observed: bool = False

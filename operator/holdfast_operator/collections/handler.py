@@ -155,6 +155,7 @@ class CollectionHandler(Handler[CollectionView]):
             shown_running=shown_running(status),
             now=self.services.clock.wall(),
             older_twin=str(older) if older else None,
+            has_waiting_snapshots=bool(self._snapshots.waiting_for(key)),
             catalog_void=catalog is not None and self._stores.is_void(catalog),
             catalog_open=opening is not None and not opening.observed,
         )
@@ -173,7 +174,7 @@ class CollectionHandler(Handler[CollectionView]):
         if blank.deletion.abandoned or (leaves and blank.deletion.overdue):
             # The deletion no longer waits for a store that doesn't respond.
             return blank
-        busy = may_have_driver(spec, compact_request(body), status) or self._snapshots.waiting_for(key)
+        busy = may_have_driver(spec, compact_request(body), status) or blank.has_waiting_snapshots
         if (spec.suspend or leaves) and not busy:
             return blank
         return await self._look_into(blank, spec, opening, key, body)

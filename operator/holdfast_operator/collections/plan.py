@@ -142,7 +142,7 @@ def plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
 
 def needs_finalizer(seen: CollectionView) -> bool:
     """Returns whether a deletion must delete data, or record the end of a Spark attempt."""
-    if seen.asks_to_delete or seen.shown_running:
+    if seen.asks_to_delete or seen.shown_running or seen.has_waiting_snapshots:
         return True
     return seen.facts is not None and _without_driver(seen, "") is not None
 

@@ -46,6 +46,8 @@ class SnapshotFacts:
     collection: CollectionState = CollectionState.MISSING
     why: str = ""
     """Why the collection can't be read yet."""
+    collection_kept: bool = True
+    """Whether the collection has the finalizer, so that its deletion ends an attempt."""
     apps: tuple[AppState, ...] = ()
     """The applications of the job, read *before* its record."""
     task: CollectionSnapshotSpec | None = None

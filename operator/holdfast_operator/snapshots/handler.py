@@ -13,7 +13,7 @@ from holdfast.errors import Fenced, HoldfastError, StorageError
 from holdfast.persist import StoredSize
 from holdfast_operator.api.catalog import Access
 from holdfast_operator.api.collection import StorageCollectionSpec
-from holdfast_operator.api.names import LABEL_SCHEDULE, Kind, Reason
+from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.api.snapshot import CollectionSnapshotSpec, CollectionSnapshotStatus
 from holdfast_operator.api.spark import SparkTemplate, effective
 from holdfast_operator.catalogs.facts import NotReadable, Opening
@@ -61,6 +61,8 @@ class _Source:
 
     state: CollectionState
     why: str = ""
+    is_kept: bool = False
+    """Whether the collection has the finalizer."""
     spec: StorageCollectionSpec | None = None
     catalog: ObjectKey | None = None
     catalog_body: Json | None = None
@@ -124,7 +126,12 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         # Read the applications before the record: see the plan.
         apps, missing = await self._attempts.applications(key, uid)
         source = self._sources[key] = await self._source(key, spec, seen)
-        seen = replace(seen, apps=apps, collection=source.state, why=source.why)
+        if source.spec is not None and not source.is_kept and (of := self._index.collection_of(key)):
+            # The collection sets its finalizer for snapshots that are not Ready.
+            self.services.enqueue(of, 0.0)
+        seen = replace(
+            seen, apps=apps, collection=source.state, why=source.why, collection_kept=source.is_kept
+        )
         seen = replace(seen, task=_task(spec, source.spec))
         if source.look is not None and source.look.facts is not None:
             seen = replace(seen, job=await self._job(key, seen, spec, source, missing, status))
@@ -162,10 +169,10 @@ class SnapshotHandler(Handler[SnapshotFacts]):
                 raise AssertionError(step)
 
     def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
-        """Also reconciles the collection whose schedule created the object."""
+        """Also reconciles the collection: for its schedule, and because it may need no finalizer any more."""
         super().shown(key, body, before)
-        collection = self._index.collection_of(key)
-        if collection is not None and LABEL_SCHEDULE in body["metadata"].get("labels", {}):
+        self._index.put(key, body)
+        if (collection := self._index.collection_of(key)) is not None:
             self.services.look(collection)
 
     async def gone(self, key: ObjectKey) -> None:
@@ -191,7 +198,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         if wanted is None:
             return _Source(CollectionState.UNREADABLE, f"{problem}; correct its spec")
         catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
-        found = _Source(CollectionState.UNREADABLE, spec=wanted, catalog=catalog)
+        found = _Source(CollectionState.UNREADABLE, is_kept=has_finalizer(body), spec=wanted, catalog=catalog)
         try:
             catalog_body = await self.services.kube.get(catalog)
         except Gone:
@@ -308,10 +315,6 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         ):
             return
         log.info("attempt %d of the snapshot is launched", job.attempt)
-        # The collection ends the attempt if it is deleted, so it needs the finalizer from now on.
-        self.services.enqueue(
-            ObjectKey(Kind.STORAGE_COLLECTION, key.namespace, spec.collection_ref.name), 0.0
-        )
 
     async def _remove(self, key: ObjectKey, body: Json, folder: str) -> None:
         """Deletes the files. Raises `StorageError` if some are left."""

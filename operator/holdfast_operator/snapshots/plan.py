@@ -5,8 +5,9 @@ Invariants
   object is applied, and an object that is deleted and created again is another snapshot.
 - The time to read at is fixed at the first attempt.
 - A committed snapshot needs neither its collection nor its catalog: it stays Ready without them.
-- No job starts before the object has the finalizer. A deletion ends the job, then deletes the files if the
-  policy is Delete, and then removes the record.
+- No job starts before the object and its collection have the finalizer. So the deletion of the collection
+  ends the attempt. A deletion of the object ends the job, then deletes the files if the policy is Delete,
+  and then removes the record.
 - The Catalog doesn't wait for its snapshots. If it is gone, a deletion says what could not be cleaned up.
 """
 
@@ -50,7 +51,11 @@ def plan(seen: SnapshotFacts, rhythm: Rhythm) -> Decision:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     step = _plan(seen, seen.spec, rhythm)
     starts = isinstance(step, StartJob | RetryJob | LaunchAttempt)
-    return Keep() if (starts or seen.is_done) and not seen.has_finalizer else step
+    if (starts or seen.is_done) and not seen.has_finalizer:
+        return Keep()
+    if starts and not seen.collection_kept:
+        return Wait(requeue_after=rhythm.unsteady)
+    return step
 
 
 def _plan(seen: SnapshotFacts, spec: CollectionSnapshotSpec, rhythm: Rhythm) -> Decision:

@@ -18,7 +18,7 @@ from holdfast_operator.collections.facts import (
     ItemName,
     RenditionFacts,
 )
-from holdfast_operator.collections.plan import plan, schema_of
+from holdfast_operator.collections.plan import needs_finalizer, plan, schema_of
 from holdfast_operator.collections.steps import (
     CommentColumns,
     CreateCollection,
@@ -411,3 +411,8 @@ def test_delete_waits_for_the_catalog_until_somebody_abandons_the_data() -> None
 
 def test_a_catalog_that_goes_too_is_still_there_to_be_cleaned() -> None:
     assert decided(replace(DOOMED, catalog=CatalogState.DELETING)) == DropCollection("c1")
+
+
+def test_a_collection_is_kept_while_a_snapshot_of_it_may_start() -> None:
+    assert not needs_finalizer(THERE)
+    assert needs_finalizer(replace(THERE, has_waiting_snapshots=True))

@@ -76,6 +76,13 @@ def test_nothing_starts_without_the_finalizer() -> None:
     )
 
 
+def test_nothing_starts_before_the_collection_would_end_it() -> None:
+    loose = replace(SEEN, has_finalizer=True, collection_kept=False)
+    assert decided(loose) == Wait(requeue_after=Rhythm().unsteady)
+    # What needs no attempt doesn't wait.
+    assert isinstance(decided(replace(loose, task=None)), Settle)
+
+
 def test_one_that_is_committed_is_ready_and_needs_nothing_any_more() -> None:
     result = {"as_of": 41, "rows": 7, "bytes": 9, "checksum": "00ff", "path": f"/out/{JOB}/attempt-1"}
     step = decided(with_job(JobState.DONE, result=result, finished_ms=2000))
