@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -142,18 +143,14 @@ def test_a_lower_generation_is_refused_and_changes_nothing(catalogs: Catalogs) -
 def test_of_many_that_open_at_once_one_may_write(catalogs: Catalogs) -> None:
     count = 4
     start = threading.Barrier(count)
-    opened: list[Catalog] = []
 
-    def run(number: int) -> None:
+    def run(number: int) -> Catalog:
         one = catalogs.openable()
         start.wait()
-        opened.append(writable(one, f"holder {number}"))
+        return writable(one, f"holder {number}")
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(count) as threads:
+        opened = list(threads.map(run, range(count)))
     epochs = sorted(catalog.fence_token().epoch for catalog in opened)
     if catalogs.kind in LINKED:
         # Who is overtaken between the two stores takes another one.

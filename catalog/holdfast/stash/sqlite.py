@@ -653,16 +653,25 @@ class SqliteStash(Stash):
             undo.callback(connection.close)
             with self._translated(StoreUnreachable):
                 if mode == "rw":
-                    connection.execute("PRAGMA synchronous = FULL")
-                    connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
-                connection.execute("BEGIN")
-                check_is_stash(connection, self._path)
-                if mode == "rw":
-                    connection.execute("COMMIT")
-                    # Changes only a copy made by VACUUM INTO or from a dump. Other files already have a WAL.
-                    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+                    # The file is busy while another process recovers the WAL, or closes its last connection.
+                    self._again_while_busy(self._prepare_writer, connection)
+                else:
+                    connection.execute("BEGIN")
+                    check_is_stash(connection, self._path)
             undo.pop_all()
         return connection
+
+    def _prepare_writer(self, connection: Connection) -> None:
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
+            connection.execute("BEGIN")
+            check_is_stash(connection, self._path)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        # Changes only a copy made by VACUUM INTO or from a dump. Other files already have a WAL.
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
 
     def _again_while_busy(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Retry `action` while another process holds the write lock, until the timeout."""

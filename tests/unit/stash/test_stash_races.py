@@ -1,10 +1,11 @@
 """Processes commit to one stash at once. The tests kill processes, and the server under them."""
 
 import random
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StorageError, StoreUnreachable
+from holdfast.persist.stores import Put, SqliteConsensus
+from holdfast.persist.stores import sqlite as sqlite_consensus
 from holdfast.stash import Stash, StashUpdate, open_stash
+from holdfast.stash import sqlite as sqlite_stash
 from testbed.postgres import PostgresServer
 
 WRITER = Path(__file__).with_name("stash_writer.py")
@@ -185,3 +189,37 @@ def test_an_open_stash_outlives_an_outage() -> None:
         server.resume()
         stash.append([row._replace(diff=-1)], 1)
         assert (list(stash.rows(0)), list(stash.rows(1))) == ([row], [])
+
+
+@pytest.mark.parametrize("store", ["stash", "consensus"])
+def test_a_writer_that_opens_waits_while_the_file_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    """SQLite has a file locked for moments that no test can hold: a stand-in refuses twice in its place."""
+    left = [2]
+
+    def refuses(check: Callable[..., None]) -> Callable[..., None]:
+        def checked(connection: sqlite3.Connection, path: Path) -> None:
+            check(connection, path)
+            # SQLite itself waits for a connection that only reads.
+            writes = connection.execute("PRAGMA journal_size_limit").fetchone() != (-1,)
+            if left[0] and (writes or store == "consensus"):
+                left[0] -= 1
+                error = sqlite3.OperationalError("database is locked")
+                error.sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
+                raise error
+
+        return checked
+
+    path = tmp_path / "file.sqlite"
+    if store == "stash":
+        monkeypatch.setattr(sqlite_stash, "check_is_stash", refuses(sqlite_stash.check_is_stash))
+        with open_stash(f"sqlite://{path}", create=True) as stash:
+            stash.append([StashUpdate(1, b"k", b"v", 1)], 0)
+            assert stash.frontiers().upper == 1
+    else:
+        monkeypatch.setattr(sqlite_consensus, "_check_format", refuses(sqlite_consensus._check_format))
+        consensus = SqliteConsensus(path)
+        assert consensus.compare_and_set([Put("a", 1, b"x")])
+        consensus.close()
+    assert left == [0]

@@ -361,14 +361,20 @@ class SqliteConsensus(Consensus):
         return foreign
 
     def _open_writer(self, *, create: bool) -> sqlite3.Connection:
+        def prepare(connection: sqlite3.Connection) -> None:
+            _prepare(connection, create=create)
+            _check_format(connection, self._path)
+
         return self._open(
             "rwc" if create else "rw",
-            lambda connection: self._retry_while_busy(lambda: _prepare(connection, create=create)),
+            lambda connection: self._retry_while_busy(lambda: prepare(connection)),
             timeout_s=0,  # `_retry_while_busy` does the waiting
         )
 
     def _open_reader(self) -> sqlite3.Connection:
-        return self._open("ro", lambda _: None, timeout_s=self._busy_timeout_s)
+        return self._open(
+            "ro", lambda connection: _check_format(connection, self._path), timeout_s=self._busy_timeout_s
+        )
 
     def _open(
         self, mode: str, prepare: Callable[[sqlite3.Connection], None], *, timeout_s: float
@@ -387,7 +393,6 @@ class SqliteConsensus(Consensus):
             undo.callback(connection.close)
             try:
                 prepare(connection)
-                _check_format(connection, self._path)
             except FOREIGN as error:
                 raise self._translate(error, StoreUnreachable) from error
             undo.pop_all()
@@ -508,12 +513,15 @@ def _prepare(connection: sqlite3.Connection, *, create: bool) -> None:
 
 def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN")  # read its marks and its tables at one point in time
-    application = _value(connection, "PRAGMA application_id")
-    version = _value(connection, "PRAGMA user_version")
-    tables = _value(connection, "SELECT count(*) FROM sqlite_schema")
-    if application == APPLICATION_ID and version == FORMAT_VERSION:
-        check_schema(connection, path, [_CREATE])
-    connection.execute("COMMIT")
+    try:
+        application = _value(connection, "PRAGMA application_id")
+        version = _value(connection, "PRAGMA user_version")
+        tables = _value(connection, "SELECT count(*) FROM sqlite_schema")
+        if application == APPLICATION_ID and version == FORMAT_VERSION:
+            check_schema(connection, path, [_CREATE])
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
     if application == 0 and not tables:
         raise NoLocation(
             f"consensus file {path} is empty",
