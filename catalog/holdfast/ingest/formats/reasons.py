@@ -37,8 +37,8 @@ _REWORDED: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], st
             "it is not valid JSON: a text has a line break or another control character",
         ),
         (
-            r"Failed to convert JSON to (decimal\w+\(.*\)): (.*) requires (?:scale|precision) \d+$",
-            r"\2 has too many digits for type \1",
+            r"Failed to convert JSON to decimal\w+(\(.*\)): (.*) requires (?:scale|precision) \d+$",
+            r"\2 has too many digits for type decimal128\1",
         ),
         (r"Failed to convert JSON to (.+?), couldn't parse: ?(.*)$", r"'\2' is not a value of type \1"),
         (r"invalid `?base64`? encoding found.*$", "a text is not valid base64"),

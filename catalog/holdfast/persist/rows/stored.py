@@ -102,6 +102,12 @@ def _canonical(name: str, given: pa.Array) -> pa.Array:
             given.validate(full=True)
         except pa.ArrowInvalid as error:
             raise BadInput(f"column {name!r} is not valid UTF-8: {error}") from None
+    if pa.types.is_decimal(type_):
+        # A cast checks this, but some readers make arrays with more digits than their type has.
+        try:
+            given.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise BadInput(f"column {name!r} does not fit {type_}: {error}") from None
     if pa.types.is_time(type_):
         _check_within_day(name, given)
     return given

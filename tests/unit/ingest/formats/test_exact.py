@@ -106,6 +106,11 @@ CASES: list[tuple[str, Any, str, Any]] = [
     ("json", "1.23", "decimal128(10,2)", Decimal("1.23")), ("json", "1.239", "decimal128(10,2)", BAD),
     ("json", '"1.239"', "decimal128(10,2)", BAD), ("json", "1.2300", "decimal128(10,2)", Decimal("1.23")),
     ("json", "123456789.12", "decimal128(10,2)", BAD), ("json", "1e2", "decimal128(10,2)", Decimal(100)),
+    # With the zeros of the scale they have too many digits; the last two would wrap around in 128 bits.
+    ("json", "123456789.0", "decimal128(10,2)", BAD), ("json", '"123456789"', "decimal128(10,2)", BAD),
+    ("json", "1e8", "decimal128(10,2)", BAD), ("json", "1" * 37, "decimal128(38,2)", BAD),
+    ("json", f"{-(2**128 // 100)}", "decimal128(10,2)", BAD), ("json", "9" * 38, "decimal128(38,2)", BAD),
+    ("json", "9" * 38, "decimal128(38,0)", Decimal("9" * 38)),
     ("csv", "1.23", "decimal128(10,2)", Decimal("1.23")), ("csv", "1.239", "decimal128(10,2)", BAD),
     ("csv", "123456789.12", "decimal128(10,2)", BAD), ("csv", "0x10", "decimal128(10,2)", BAD),
     ("parquet double", 1.24, "decimal128(10,2)", Decimal("1.24")),

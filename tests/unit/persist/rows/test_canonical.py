@@ -126,6 +126,16 @@ def test_text_that_is_not_utf8_is_refused() -> None:
         prepare_updates(PEOPLE, pa.table({"id": [1], "name": text}), default_time=0)
 
 
+def test_a_decimal_with_more_digits_than_its_type_is_refused() -> None:
+    schema = Schema.of({}, {"x": "decimal128(5,2)?", "y": "list<decimal128(5,2)?>?"})
+    type_ = pa.decimal128(5, 2)
+    wide = pa.Array.from_buffers(type_, 1, [None, pa.py_buffer((100_000).to_bytes(16, "little"))])
+    nested = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), wide)
+    for rows in ({"x": wide}, {"y": nested}):
+        with pytest.raises(BadInput, match="does not fit decimal128"):
+            prepare_updates(schema, pa.table(rows), default_time=0)
+
+
 def test_an_update_at_the_closed_frontier_is_refused() -> None:
     with pytest.raises(BadInput, match="no update can have the time"):
         prepare_updates(PEOPLE, [{"id": 1}], default_time=CLOSED)
