@@ -262,8 +262,8 @@ def _text(value: Any) -> str:
 def read_as(type_: pa.DataType) -> pa.DataType:
     """The type in which Arrow reads a field of a column.
 
-    Arrow doesn't check that a decimal fits after it has added the zeros of the scale: in 128 bits it could wrap
-    around. In 256 bits there is room for these zeros, and the cast to the type of the column checks the value.
+    Arrow doesn't check that a decimal fits after it has added the zeros of the scale: in 128 bits it could
+    wrap around. In 256 bits these zeros fit, and the cast to the type of the column checks the value.
     """
     if pa.types.is_decimal128(type_):
         return pa.decimal256(type_.precision, type_.scale)
