@@ -283,7 +283,10 @@ class RangeReader:
         settles: bool = True,
     ) -> pa.Table:
         """Decoded rows with the included columns, and for Upsert with what orders them and ends errors."""
-        taken = messages.take(pa.array(decoded.index))
+        # The value is left out if nothing needs it: a file is the value of each of its records.
+        needed = {"position", "timestamp", "key", CREATED, *self._spec.include}
+        names = [name for name in messages.schema.names if name in needed]
+        taken = messages.select(names).take(pa.array(decoded.index))
         if decoded.numbers is not None:
             # A file is one message. Its records have numbers.
             place = taken.schema.get_field_index("position")

@@ -205,3 +205,11 @@ def test_the_terminal_shows_bytes_that_are_no_text_escaped(place: Place) -> None
     result = place.fed("odd", {"id": "int64"}, format={"json": {}})
     assert result.exit_code == 1
     assert "the name of file \\x1b\\xe9.jsonl is not text in UTF-8, so it can't be bound\n" in result.stderr
+
+
+def test_a_file_is_not_copied_for_each_of_its_records(place: Place) -> None:
+    """These records times the size of their file are more than an array of Arrow can hold."""
+    place.file("a.csv", "id,text\n" + "".join(f"{number},{'x' * 500}\n" for number in range(2_200)))
+    done = place.fed("texts", {"id": "int64", "text": "string"}, format={"csv": {}})
+    assert done.exit_code == 0, done.output
+    assert place.out("count", "texts").strip() == "2200"
