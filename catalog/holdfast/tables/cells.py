@@ -1,10 +1,10 @@
-"""The values of Arrow columns as Python values. Nanoseconds become text, because Python doesn't have them."""
+"""The values of Arrow columns as Python values. Moments that Python doesn't have become text."""
 
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 _MICROSECONDS: Final = {pa.time64("ns"): pa.time64("us")}
 _FRACTION: Final = len("00:00:00.000000")
@@ -13,9 +13,8 @@ _FRACTION: Final = len("00:00:00.000000")
 def cells_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values of a column, like `to_pylist`.
 
-    Moments and times of day in nanoseconds are text, and no digit is lost. A map is a dict if its keys are
-    text, and otherwise a list of pairs. Raises `ValueError` and `OverflowError` for a moment before the year
-    1 or after 9999.
+    Moments and times of day in nanoseconds are text, and no digit is lost. So are moments and days before the
+    year 1 and after 9999. A map is a dict if its keys are text, and otherwise a list of pairs.
     """
     type_ = column.type
     if (pa.types.is_timestamp(type_) or pa.types.is_time(type_)) and type_.unit == "ns":
@@ -23,7 +22,22 @@ def cells_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if pa.types.is_nested(type_):
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         return [cell for chunk in chunks for cell in _nested(chunk)]
-    return list(column.to_pylist())
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        if not (pa.types.is_timestamp(type_) or pa.types.is_date(type_)):
+            raise
+        return [_moment(value) for value in column]
+
+
+def _moment(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        # Arrow's own text is wrong for years of six digits.
+        unit = getattr(value.type, "unit", "D")
+        text = str(np.datetime64(value.value, unit))
+        return f"{text}Z" if getattr(value.type, "tz", None) else text
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
@@ -58,15 +72,14 @@ def _nested(values: pa.Array) -> list[Any]:
 def _nanoseconds(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     type_ = column.type
     coarse = _MICROSECONDS.get(type_) or pa.timestamp("us", type_.tz)
-    counts = column.cast(pa.int64())
-    rests = [None if count is None else count % 1000 for count in counts.to_pylist()]
-    whole = pc.divide(pc.subtract(counts, pa.array(rests, pa.int64())), 1000)
+    counts = column.cast(pa.int64()).to_pylist()
+    whole = pa.array([None if count is None else count // 1000 for count in counts], pa.int64())
     return [
-        None if value is None else _with_rest(value.isoformat(timespec="microseconds"), rest)
-        for value, rest in zip(whole.cast(coarse).to_pylist(), rests, strict=True)
+        None if value is None else _with_rest(value.isoformat(timespec="microseconds"), count % 1000)
+        for value, count in zip(whole.cast(coarse).to_pylist(), counts, strict=True)
     ]
 
 
-def _with_rest(text: str, rest: int | None) -> str:
+def _with_rest(text: str, rest: int) -> str:
     start, found, fraction = text.rpartition("T")
-    return f"{start}{found}{fraction[:_FRACTION]}{rest or 0:03d}{fraction[_FRACTION:]}"
+    return f"{start}{found}{fraction[:_FRACTION]}{rest:03d}{fraction[_FRACTION:]}"
