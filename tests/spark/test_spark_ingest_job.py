@@ -155,6 +155,26 @@ def pair(
     return feed
 
 
+def test_a_column_that_comes_while_it_runs_is_filled_as_in_one_process(
+    spark: SparkSession, controller: StorageController, url: str, folder: Path, fed: Fed
+) -> None:
+    narrow = Schema.of(key={"id": "int64"}, value={"name": "string?", "file": "string?"})
+    wide = Schema.of(key={"id": "int64"}, value={"name": "string?", "file": "string?", "x": "float64?"})
+    alone, other = created(controller, narrow), created(controller, narrow)
+    source = block(folder)
+    ingest_source(url, alone, source, once=True, on_step=lambda _: controller.evolve_collection(alone, wide))
+    spec = fed(source, other)
+    ingest.run(spec, say=lambda _: controller.evolve_collection(other, wide), spark=spark)
+    upper = controller.frontiers(alone).upper
+    here, there = (
+        contents(controller, *each) for each in ((alone, upper - 1), (other, upper_of(controller, spec) - 1))
+    )
+    assert all(theirs.equals(ours) for ours, theirs in zip(here, there, strict=True))
+    # The step after the one that came before the column fills it.
+    assert here[0].num_rows == FILES * 499
+    assert here[0]["x"].null_count == 2 * 499
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("order", ["Modified", "Lexical"])
 def test_files_are_read_in_order_and_forgotten_as_in_one_process(

@@ -101,8 +101,9 @@ _MOST_EMPTY_S: Final = 60.0
 class StepOutcome(Enum):
     """What became of a step.
 
-    IDLE: nothing was new. LOST: another instance committed first. HANDED_OVER: another rendition has taken
-    over, and this one has all its times. So it is if the source is a collection that is complete for ever.
+    IDLE: nothing was new. LOST: another instance committed first, or the collection has other columns by now.
+    The next step continues. HANDED_OVER: another rendition has taken over, and this one has all its times. So
+    it is if the source is a collection that is complete for ever.
     """
 
     COMMITTED = "committed"
@@ -147,6 +148,10 @@ class IngestTotal:
         self.messages += step.messages
         self.updates += step.updates
         self.errors += step.errors
+
+
+class _Evolved(Exception):
+    """The collection has other columns than the instance."""
 
 
 @dataclass
@@ -319,9 +324,6 @@ class Ingestion:
         if not self._is_open:
             self._open()
         self._look()
-        while self._is_evolved():
-            self._open()
-            self._look()
         pipeline = self.rendition.pipeline
         assert pipeline is not None
         rows: Sequence[dict[str, Any]] = ()
@@ -357,11 +359,14 @@ class Ingestion:
         self._upper = self._writer.upper()
         self.info, self._looked_s = self._writer.info, self._client.clock.monotonic()
 
-    def _is_evolved(self) -> bool:
-        """Whether rows below the upper may have columns that this instance doesn't know, and can't remove."""
-        # The record, read after the upper, has the schema of all that is below it.
-        id_ = self.info.collection_id
-        return self._state is not None and self._controller.describe(id_).schema != self.schema
+    def _check_columns(self) -> None:
+        """Raise `_Evolved` if the collection has other columns than this instance knows.
+
+        Called between the probe and the read, so what is sent after the collection got a column fills it. It
+        also has all columns of the rows below the upper, which an instance that knew fewer could not remove.
+        """
+        if self._controller.describe(self.info.collection_id).schema != self.schema:
+            raise _Evolved
 
     @property
     def _output(self) -> OutputRows:
@@ -413,6 +418,15 @@ class Ingestion:
         `within` limits each partition to a position, and leaves the others alone. Raises `SourceStalled` if
         the source can't go on without losing something, and like `RenditionWriter.append`.
         """
+        try:
+            return self._next(within)
+        except _Evolved:
+            # The next step opens it again, with the columns that it has now.
+            self._is_open = self._known = False
+            return IngestStep(StepOutcome.LOST, self._upper)
+
+    def _next(self, within: Mapping[str, int] | None) -> IngestStep:
+        """The next step. Raises like `step`, and `_Evolved`."""
         if not self._known:
             self.load()
         if self._is_look_due() and self._is_moved():
@@ -716,6 +730,8 @@ class Ingestion:
         return bool(every) and (not self._upper or time.monotonic() - self._moved_s >= every)
 
     def _read(self, work: _Work, chosen: Sequence[Range], at: int, max_bytes: int) -> None:
+        if chosen and not work.bound:
+            self._check_columns()
         together = self._whole is not None
         known = frozenset(each.partition for each in chosen if each.partition in self._bound)
         order = Order(chosen, known, at, max_bytes, together, self._lexical)

@@ -363,18 +363,24 @@ def test_a_pipeline_that_is_overtaken_while_it_begins_looks_again(
     assert rows(client) == Counter({(1, "c"): 1})
 
 
-def test_a_pipeline_goes_on_after_the_collection_evolved(client: PersistClient) -> None:
+@pytest.mark.parametrize("envelope", ["None", "Upsert"])
+def test_what_is_sent_after_the_collection_got_a_column_fills_it(
+    client: PersistClient, envelope: str
+) -> None:
     topic = Topic()
-    topic.send("0", row(1))
-    before = pipeline(client, topic)
-    drained(before)
+    topic.send("0", row(1), key={"id": 1})
+    feed = pipeline(client, topic, envelope=envelope)
+    drained(feed)
+    topic.send("0", row(2), key={"id": 2})
+    reads_old = feed.step()
     later = Schema.of(key={"id": "int64"}, value={"name": "string?", "seats": "int32?"})
     StorageController(client).evolve_collection("orders", later)
-    topic.send("0", {"id": 2, "seats": 7})
-    drained(before)
-    topic.send("0", {"id": 3, "seats": 7})
-    drained(pipeline(client, topic))
-    assert rows(client) == Counter({(1, "x", None): 1, (2, None, None): 1, (3, None, 7): 1})
+    # It is not even idle in between.
+    topic.send("0", {"id": 3, "seats": 7}, key={"id": 3})
+    assert (reads_old.outcome, feed.step().outcome) == (StepOutcome.COMMITTED, StepOutcome.LOST)
+    assert drained(feed) == 1
+    assert rows(client) == Counter({(1, "x", None): 1, (2, "x", None): 1, (3, None, 7): 1})
+    assert positions(client) == topic.acknowledged == {"0": 3}
 
 
 def test_shards_that_came_back_at_different_times_are_not_sealed(client: PersistClient) -> None:

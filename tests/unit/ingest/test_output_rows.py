@@ -232,9 +232,9 @@ def test_an_instance_goes_on_without_a_copy_while_the_collection_evolves() -> No
         topic.send("0", row(id_, "a"), key={"id": id_})
     drained(feed)
     evolve(client)
-    topic.send("0", row(1, "b"), key={"id": 1})
+    topic.send("0", {**row(1, "b"), "seats": 7}, key={"id": 1})
     drained(feed)
-    assert rows(client) == Counter({(1, "b", None): 1, (2, "a", None): 1})
+    assert rows(client) == Counter({(1, "b", 7): 1, (2, "a", None): 1})
 
 
 def evolve(client: PersistClient) -> None:

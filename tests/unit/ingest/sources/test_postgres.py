@@ -820,6 +820,15 @@ def test_an_instance_reads_a_column_that_the_collection_got_while_it_ran(table: 
                 drained(older)
                 assert rows(client) == table.rows("id, name, other")
                 assert drained(newer) == 0
+        table.run("ALTER TABLE orders ADD COLUMN more text")
+        table.insert((20, "c", "z", "w"))
+        more = Schema.of(
+            key={"id": "int64"}, value={"name": "string?", "other": "string?", "more": "string?"}
+        )
+        controller.evolve_collection("orders", more)
+        # It is alone.
+        drained(older)
+        assert rows(client) == table.rows("id, name, other, more")
 
 
 # Slots that are gone
