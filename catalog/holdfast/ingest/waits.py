@@ -43,7 +43,8 @@ class Waits:
         self._say(what or f"going on after {now_s - self._since_s:.0f} s")
         if not self._shown:
             self._since_s = now_s
-        self._shown = what
+        # What is shown now is not the wait for a server. `away` says so itself if it is.
+        self._shown, self._server = what, ""
 
     def note(self, what: str) -> None:
         """Show something else that a user should know, once."""
@@ -60,5 +61,4 @@ class Waits:
     def back(self, server: str) -> None:
         """The end of `away`, if there was one."""
         if self._server == server:
-            self._server = ""
             self.show("")

@@ -31,6 +31,22 @@ def test_a_server_that_is_away_for_a_moment_is_not_shown() -> None:
     assert said == ["waiting for Kafka: refused", "going on after 30 s"]
 
 
+def test_a_server_that_is_away_again_is_shown_again() -> None:
+    said: list[str] = []
+    waits, long_ago = Waits(said.append), time.monotonic() - 30
+    waits.away("Kafka", "refused", long_ago)
+    waits.show("")
+    waits.away("Kafka", "refused", long_ago)
+    waits.show("b waits")
+    # The server is back, and b still waits.
+    waits.back("Kafka")
+    waits.show("")
+    (first, second, third, fourth, last) = said
+    assert first == third == "waiting for Kafka: refused"
+    assert second.startswith("going on after 30 s")
+    assert (fourth, last[:11]) == ("b waits", "going on af")
+
+
 def test_a_pause_ends_the_step_if_the_pipeline_is_to_end() -> None:
     waits, asked = Waits(), list[float]()
     waits.pause(0)

@@ -3,7 +3,8 @@
 - Values are text in one form, whatever the server, the database and the role are set to.
 - A connection that was lost is opened again, and the statement is repeated. The server may be gone for
   `PATIENCE_S`. Only the first contact is not repeated, so that a wrong address is shown at once.
-- A wait never blocks for longer than a bound (`holdfast.ingest.sources.postgres_waiting`).
+- A wait never blocks for longer than a bound, and ends if the pipeline is to end
+  (`holdfast.ingest.sources.postgres_waiting`). So does the wait for a server that lets nobody in.
 """
 
 import re
@@ -64,6 +65,7 @@ class PostgresClient:
 
     def __init__(self, spec: PostgresSpec, waits: Waits) -> None:
         self._waits = waits
+        self._kind = WatchedConnection.of(waits)
         address = PostgresAddress.parse(spec.url)
         # The password is only in the connection strings, which no message shows.
         conninfo = address.conninfo
@@ -95,14 +97,11 @@ class PostgresClient:
     def new(self, *, check_pooler: bool = False) -> WatchedConnection:
         """Open a connection. Raises `StoreUnreachable`."""
         try:
-            opened = connect(
-                self._address, settings=_SETTINGS, check_pooler=check_pooler, kind=WatchedConnection
-            )
+            opened = connect(self._address, settings=_SETTINGS, check_pooler=check_pooler, kind=self._kind)
         except psycopg.Error as error:
             # Its frames have the password.
             raise self.failure("connect", error) from None
         assert isinstance(opened, WatchedConnection)
-        opened.waits = self._waits
         return opened
 
     @property
@@ -190,7 +189,7 @@ class PostgresClient:
     def replication(self) -> "Replication":
         """Open a connection for commands of replication. Raises `psycopg.Error`."""
         options = make_conninfo(self._address.conninfo, replication="database")
-        return Replication(WatchedConnection.connect(options, autocommit=True), self._waits)
+        return Replication(self._kind.connect(options, autocommit=True), self._waits)
 
     def changes(self, slot: str, publication: str) -> ChangeStream | None:
         """Open a stream of the changes of a slot. None if the server lets in no receiver, but maybe others.
@@ -199,13 +198,12 @@ class PostgresClient:
         """
         options = make_conninfo(self._address.conninfo, replication="database", application_name=slot)
         try:
-            connection = WatchedConnection.connect(options, autocommit=True, prepare_threshold=None)
+            connection = self._kind.connect(options, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             # Its frames have the password.
             self.refusal = reason_of(error)
             return None
         end_in_children(connection)
-        connection.waits = self._waits
         try:
             # Such a connection takes no parameters.
             for name, value in _SETTINGS.items():

@@ -6,10 +6,10 @@ confirms what we send, so that TCP notices nothing. Then the connection is close
 
 import select
 import time
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import psycopg
-from psycopg.abc import PQGen
+from psycopg.abc import PQGen, PQGenConn
 from psycopg.pq.abc import PGconn
 from psycopg.rows import TupleRow
 from psycopg.waiting import Wait
@@ -29,11 +29,32 @@ _T = TypeVar("_T")
 class WatchedConnection(psycopg.Connection[TupleRow]):
     """A connection that closes itself after `most_s` without an answer, and if the pipeline is to end.
 
-    Its calls then raise `psycopg.OperationalError` or `Stopped`. All its waits go through `wait`.
+    Its calls then raise `psycopg.OperationalError` or `Stopped`. All its waits go through `wait`, except that
+    for the server to let it in, which goes through `_connect_gen` and has the time limit of libpq.
     """
 
     waits = Waits()
     most_s = ANSWER_S
+
+    @classmethod
+    def of(cls, waits: Waits) -> "type[WatchedConnection]":
+        """The kind of connection that looks at these waits, from its first contact on."""
+        return type(cls.__name__, (cls,), {"waits": waits})
+
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
+        """Connect as psycopg does. It resumes this each 0.1 s if nothing came."""
+        gen = super()._connect_gen(conninfo)
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready:
+                    cls.waits.pause(0)
+                wanted = gen.send(ready)
+        except StopIteration as ended:
+            opened: Self = ended.value
+            return opened
 
     def wait(self, gen: PQGen[_T], *args: Any, **kwargs: Any) -> _T:
         """Wait for an operation as psycopg does. It resumes the operation each 0.1 s if nothing came."""

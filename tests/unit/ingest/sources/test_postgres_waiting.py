@@ -159,6 +159,16 @@ def test_a_stop_ends_the_wait_for_a_frozen_process(
     assert rows(client) == table.rows()
 
 
+def test_a_stop_ends_the_wait_for_a_server_that_lets_nobody_in(client: PersistClient, table: PgTable) -> None:
+    source, ingestion = opened(client, table, streams=False)
+    with closing(source):
+        drained(ingestion)
+        ((first,),) = table.run(r"SELECT split_part(pg_read_file('postmaster.pid'), E'\n', 1)::int")
+        with frozen(first):
+            table.run("SELECT pg_terminate_backend(%s)", asking(source))
+            ended_at_once(source, ingestion, soon())
+
+
 def test_a_stop_at_the_end_of_the_patience_is_no_error(
     table: PgTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
