@@ -12,7 +12,14 @@ from psycopg.rows import dict_row
 
 from holdfast.errors import HoldfastError, SourceChanged, SourceStalled
 from holdfast.ingest.sources.postgres_client import PATIENCE_S, PostgresClient, is_lost
-from holdfast.ingest.sources.postgres_server import SERVER, SLOTS, ServerState, Slot
+from holdfast.ingest.sources.postgres_server import (
+    SERVER,
+    SLOT_WAIT,
+    SLOTS,
+    ServerState,
+    Slot,
+    SlotWait,
+)
 from holdfast.ingest.sources.postgres_table import NEW_EPOCH, QUERY, FittingTable, Unfit, checked
 from holdfast.ingest.spec import PostgresSpec
 from holdfast.ingest.waits import Waits
@@ -91,6 +98,11 @@ class AskedTable:
         rows = self.ask("look at the slots", SLOTS, {"prefix": self.prefix})
         ours = len(self.prefix) + 8
         return {each[0]: Slot(*each) for each in rows if len(each[0]) == ours}
+
+    def slot_wait(self, process: int) -> SlotWait:
+        """What a process of the server that makes a slot waits for."""
+        rows = self.client.rows_soon(SLOT_WAIT, {"process": process})
+        return SlotWait.of(self.client.where, process, rows)
 
     def drop_others(self, slots: Mapping[str, Slot], kept: str) -> None:
         """Drop the slots of attempts that are not bound. Nobody can bind them any more."""

@@ -25,6 +25,7 @@ from holdfast.ingest.sources.postgres_stream import ChangeStream
 from holdfast.ingest.sources.postgres_waiting import (
     ANSWER_S,
     LONG_ANSWER_S,
+    SOON_S,
     WatchedConnection,
     await_result,
 )
@@ -117,6 +118,15 @@ class PostgresClient:
     def rows(self, query: LiteralString, parameters: Mapping[str, object] | None = None) -> list[Any]:
         """The rows of a query. Raises like `retried`."""
         return self.retried(lambda connection: connection.execute(query, parameters).fetchall())
+
+    def rows_soon(self, query: LiteralString, parameters: Mapping[str, object]) -> list[Any] | None:
+        """The rows of a query. None if the server does not respond within `SOON_S`."""
+        try:
+            connection = self._connection()
+            connection.most_s = SOON_S
+            return connection.execute(query, parameters).fetchall()
+        except (psycopg.Error, StoreUnreachable):
+            return None
 
     def once(self, opened: int, query: LiteralString, parameters: Mapping[str, object]) -> bool:
         """Run a statement if the connection is still the one that was `opened` as this one.
@@ -236,27 +246,40 @@ class PostgresClient:
 
 
 class Replication:
-    """A connection for commands of replication, which a cursor can't send."""
+    """A connection for commands of replication, which a cursor can't send.
+
+    `process` is the server's process that runs them.
+    """
 
     def __init__(self, connection: Connection, waits: Waits) -> None:
         self._connection = connection
         self._waits = waits
+        self._row: list[bytes | None] = []
+        self.process = connection.pgconn.backend_pid
 
     def ask(self, command: str, most_s: float) -> list[bytes | None] | None:
-        """The values of the one row of a command. None if it takes longer than `most_s`.
+        """Send a command, and return its `row`."""
+        self.send(command)
+        return self.row(most_s)
 
-        Raises `psycopg.Error` and `Stopped`.
+    def send(self, command: str) -> None:
+        """Send a command."""
+        self._row = []
+        self._connection.pgconn.send_query(command.encode())
+
+    def row(self, most_s: float) -> list[bytes | None] | None:
+        """The values of the one row of the command that was sent. None if it takes longer than `most_s`.
+
+        Then it can be called again. Raises `psycopg.Error` and `Stopped`.
         """
         pgconn = self._connection.pgconn
-        pgconn.send_query(command.encode())
-        row: list[bytes | None] = []
         while await_result(pgconn, self._waits, most_s):
             if (result := pgconn.get_result()) is None:
-                return row
+                return self._row
             if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
                 raise errors.error_from_result(result)
             if result.ntuples:
-                row = [result.get_value(0, each) for each in range(result.nfields)]
+                self._row = [result.get_value(0, each) for each in range(result.nfields)]
         return None
 
     @property

@@ -4,6 +4,7 @@
 """
 
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from holdfast.ingest.sources.postgres_table import Unfit
 from holdfast.ingest.sources.postgres_waiting import LONG_ANSWER_S
 from holdfast.pg_session import Connection
 
+_LOOK_S: Final = 2.0
+"""Seconds between two looks at what the making of a slot waits for."""
 _NO_TRANSACTION: Final = LastMessage(0, 0)
 """The last transaction of a binding that has only the initial contents."""
 
@@ -110,13 +113,19 @@ class TableContents:
     def _made_slot(self, replication: Replication) -> tuple[int, str]:
         """Make a slot. Returns its position, and the name of the snapshot that it exports."""
         command = f"CREATE_REPLICATION_SLOT {self._attempt} LOGICAL pgoutput (SNAPSHOT 'export')"
-        row = replication.ask(command, PATIENCE_S)
-        if row is None:
-            raise StoreUnreachable(
-                f"can't make a slot for {self._table.where} within {PATIENCE_S:g} s: a transaction is open"
-                " since before, or the server does not respond",
-                hint="end the transactions that pg_stat_activity and pg_prepared_xacts show, and repeat",
-            )
+        replication.send(command)
+        waits, began_s, wait = self._table.waits, time.monotonic(), None
+        while (row := replication.row(min(_LOOK_S, PATIENCE_S))) is None:
+            wait = self._table.slot_wait(replication.process)
+            if time.monotonic() >= began_s + PATIENCE_S:
+                raise StoreUnreachable(
+                    f"can't make a slot for {self._table.where} within {PATIENCE_S:g} s: waiting for"
+                    f" {wait.who}: {wait.reason}",
+                    hint=wait.hint,
+                )
+            waits.away(wait.who, f"{wait.reason} ({self._table.where})", began_s)
+        if wait is not None:
+            waits.back(wait.who)
         _, position, exported, *_ = [(each or b"").decode() for each in row]
         return position_of(position), exported
 

@@ -2,11 +2,13 @@
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
 import xxhash
+
+from holdfast.text import one_line
 
 SERVER: Final[LiteralString] = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()),
@@ -20,6 +22,52 @@ SELECT slot_name::text, plugin::text, database::text, (confirmed_flush_lsn - '0/
   active_pid
 FROM pg_replication_slots WHERE slot_type = 'logical' AND starts_with(slot_name::text, %(prefix)s)
 """
+
+SLOT_WAIT: Final[LiteralString] = """
+SELECT wait.locktype IS NOT NULL, holder.pid, active.usename::text, active.application_name,
+  extract(epoch FROM clock_timestamp() - coalesce(active.xact_start, prepared.prepared))::float8,
+  prepared.gid, concat_ws(' ', maker.wait_event_type, maker.wait_event)
+FROM (SELECT %(process)s::int AS pid) AS made
+LEFT JOIN pg_stat_activity AS maker USING (pid)
+LEFT JOIN pg_locks AS wait ON wait.pid = made.pid AND NOT wait.granted AND wait.locktype = 'transactionid'
+LEFT JOIN pg_locks AS holder
+  ON holder.granted AND holder.locktype = 'transactionid' AND holder.transactionid = wait.transactionid
+LEFT JOIN pg_stat_activity AS active ON active.pid = holder.pid
+LEFT JOIN pg_prepared_xacts AS prepared ON prepared.transaction = wait.transactionid
+"""
+"""What a process that makes a slot waits for. A slot waits for the transactions that were open before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWait:
+    """What the making of a slot waits for, why that lasts, and what to do about it."""
+
+    who: str
+    reason: str
+    hint: str
+
+    @classmethod
+    def of(cls, where: str, process: int, rows: Sequence[Sequence[Any]] | None) -> "SlotWait":
+        """What the rows of `SLOT_WAIT` say. None: the server has not responded."""
+        if not rows:
+            server = f"Postgres at {where}"
+            return cls(server, "it does not respond", "check the server and its storage")
+        waits, holder, user, application, age_s, prepared, event = rows[0]
+        if not waits:
+            reason = "it makes the slot, waits for no transaction, and does not go on"
+            reason += f" ({event})" if event else ""
+            return cls(f"process {process} of the server", reason, "check the server and its storage")
+        # Only a superuser or pg_read_all_stats sees when a transaction of another user began.
+        age = "since before" if age_s is None else f"for {age_s:.0f} s"
+        reason = f"it is open {age}, and a slot waits for the transactions before it"
+        if prepared is not None:
+            id_ = "'" + one_line(prepared).replace("'", "''") + "'"
+            hint = f"end it with COMMIT PREPARED {id_} or ROLLBACK PREPARED {id_}, and repeat"
+            return cls(f"the prepared transaction {id_}", reason, hint)
+        names = (("user", user), ("application", application))
+        known = ", ".join(f"{what} {one_line(name)}" for what, name in names if name)
+        who = f"the transaction of process {holder}" + (f" ({known})" if known else "")
+        return cls(who, reason, f"end it, for example with SELECT pg_terminate_backend({holder}), and repeat")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ ANSWER_S: Final = 60.0
 """Seconds without an answer after which a connection is lost."""
 LONG_ANSWER_S: Final = 3600.0
 """The same for a statement that reads the log or a table, or waits for a lock: it sends nothing meanwhile."""
+SOON_S: Final = 5.0
+"""The same for a statement that only says more about another wait."""
 LOOK_S: Final = 0.2
 """Seconds between two looks whether the pipeline is to end."""
 

@@ -1430,11 +1430,17 @@ def test_user_and_password_come_from_a_secret(
 def test_an_open_transaction_is_named(
     client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.ingest.sources.postgres_contents.PATIENCE_S", 0.5)
-    with psycopg.connect(table.url) as other:
+    monkeypatch.setattr(postgres_contents, "PATIENCE_S", 0.5)
+    with psycopg.connect(table.url, application_name="late") as other:
         other.execute("INSERT INTO orders VALUES (1, 'late')")
-        with pytest.raises(StoreUnreachable, match="a transaction is open since before"):
+        process = other.info.backend_pid
+        with pytest.raises(
+            StoreUnreachable,
+            match=r"can't make a slot for table public\.orders at .* within 0\.5 s: waiting for the"
+            rf" transaction of process {process} \(user postgres, application late\): it is open for \d+ s,",
+        ) as told:
             fed(client, table)
+        assert f"pg_terminate_backend({process})" in str(told.value.hint)
     drained_ = fed(client, table)
     assert drained_ >= 1
     assert rows(client) == table.rows()

@@ -12,10 +12,12 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from holdfast.errors import StoreUnreachable
 from holdfast.ingest import Ingestion, StepOutcome, waits
 from holdfast.ingest.sources import postgres, postgres_client, postgres_contents, postgres_stream
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.ingest.sources.postgres_client import PostgresClient
+from holdfast.ingest.sources.postgres_server import SlotWait
 from holdfast.persist import PersistClient
 from unit.ingest.pgtable import DEADLINE_S, PgTable
 from unit.ingest.pipelines import drained, positions, rows
@@ -118,6 +120,52 @@ def test_a_frozen_process_that_peeks_is_replaced(
         finally:
             os.kill(process, signal.SIGCONT)
         assert rows(client) == table.rows()
+
+
+def test_it_is_shown_what_the_making_of_a_slot_waits_for(
+    table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_contents, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(postgres_contents, "_LOOK_S", 0.1)
+    monkeypatch.setattr(postgres_client, "SOON_S", 0.5)
+    monkeypatch.setattr(waits, "_SHOWN_AFTER_S", 0.0)
+    source = table.source()
+    told = noted(source)
+    with closing(source), psycopg.connect(table.url) as other:
+        other.execute("INSERT INTO orders VALUES (1, 'open')")
+        source._contents.propose(0)
+        with closing(source._client.replication()) as making:
+            making.send("CREATE_REPLICATION_SLOT stuck TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')")
+            until(lambda: "transaction of process" in source._table.slot_wait(making.process).who)
+            with frozen(asking(source)):
+                assert source._table.slot_wait(making.process).reason == "it does not respond"
+            with frozen(making.process):
+                other.rollback()
+                wait = source._table.slot_wait(making.process)
+            assert wait.who == f"process {making.process} of the server"
+            assert "waits for no transaction, and does not go on" in wait.reason
+            until(lambda: making.row(0.1) is not None)
+        process = other.info.backend_pid
+        other.execute("INSERT INTO orders VALUES (1, 'open')")
+        with pytest.raises(StoreUnreachable, match=f"the transaction of process {process} "):
+            source._contents._begin()
+    (line,) = told
+    assert line.startswith(f"waiting for the transaction of process {process} (user postgres")
+    assert "it is open for 0 s, and a slot waits for the transactions before it (table public.orders" in line
+
+
+def test_a_prepared_transaction_is_named_with_what_ends_it() -> None:
+    row = [True, None, None, None, 4000.2, "o'clock", "Lock transactionid"]
+    wait = SlotWait.of("db", 7, [row])
+    assert wait.who == """the prepared transaction 'o''clock'"""
+    assert wait.reason == "it is open for 4000 s, and a slot waits for the transactions before it"
+    assert "ROLLBACK PREPARED 'o''clock'" in wait.hint
+    # Nobody sees when a transaction of another user began.
+    wait = SlotWait.of("db", 7, [[True, 9, "bob", "", None, None, ""]])
+    assert (wait.who, wait.reason[:23]) == (
+        "the transaction of process 9 (user bob)",
+        "it is open since before",
+    )
 
 
 # A pipeline that is to end
