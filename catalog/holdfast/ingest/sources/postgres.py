@@ -252,7 +252,8 @@ class Postgres:
             raise self._unusable[identity.slot]
         if changed := table.difference(identity.facts):
             raise self._table.gone(
-                f"{changed}. Changes after {lsn(position)} may have come without a message"
+                f"{changed}. Changes after {lsn(position)} may have come without a message",
+                table.advice_on(changed),
             )
         self._places = table.places
         return table.facts_after(identity.facts, position)

@@ -23,7 +23,7 @@ from holdfast.ingest.sources.postgres_server import (
 from holdfast.ingest.sources.postgres_table import NEW_EPOCH, QUERY, FittingTable, Unfit, checked
 from holdfast.ingest.spec import PostgresSpec
 from holdfast.ingest.waits import Waits
-from holdfast.pg_session import Connection, told
+from holdfast.pg_session import Connection, reason_of, told
 
 _OTHER: Final = "another instance"
 _LEFT: Final = "a process of the server"
@@ -137,7 +137,7 @@ class AskedTable:
     def has_read(self) -> None:
         """The end of what failed, or was waited for."""
         self._failing_s = self._waiting_s = 0.0
-        for each in (_OTHER, _LEFT):
+        for each in (_OTHER, _LEFT, self.where):
             self.waits.back(each)
 
     def failed(self, what: str, error: psycopg.Error) -> HoldfastError:
@@ -148,5 +148,6 @@ class AskedTable:
         self._failing_s = self._failing_s or now
         passing = (errors.UndefinedObject, errors.ObjectNotInPrerequisiteState, errors.DuplicateObject)
         if (is_lost(error) or isinstance(error, passing)) and now - self._failing_s < PATIENCE_S:
+            self.waits.away(self.where, f"can't {what}: {reason_of(error)}", self._failing_s)
             return SourceChanged(f"can't {what}: {told(error)}")
         return self.client.failure(what, error)

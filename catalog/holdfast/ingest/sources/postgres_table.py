@@ -71,6 +71,7 @@ NEW_EPOCH: Final = (
     "set onReset: NewEpoch to read the whole table again, which replaces the contents at one time and passes"
     " over what was in between"
 )
+_WRITES_ANEW: Final = "TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE"
 _INTEGERS: Final = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 _FITTING: Final[Mapping[str, frozenset[str]]] = {
     "bool": frozenset({"bool"}),
@@ -133,6 +134,15 @@ class FittingTable:
             places = [*places, [self.seen, self.places]]
         return {**self.facts, "traces": {**self.facts["traces"], "places": places}}
 
+    def advice_on(self, changed: str) -> str:
+        """What else to do about a difference, so that it doesn't come again."""
+        if _WRITES_ANEW not in changed:
+            return ""
+        return (
+            "; before that, drop the publication and make it again FOR TABLE with this table, so that such a"
+            " statement stalls nothing"
+        )
+
     def difference(self, old: Mapping[str, Any]) -> str:
         """What was changed since these facts so that rows may have changed without a message, or ""."""
         new = self.facts
@@ -165,8 +175,8 @@ class FittingTable:
             return f"column '{altered[0]}' was altered, and the rows were written anew (ALTER ... TYPE)"
         if is_rewritten and by_name is None:
             return (
-                "the rows were written anew, and the table may have been unlogged for a while, because the"
-                " publication does not name it"
+                f"the rows were written anew (by {_WRITES_ANEW}), and the table may have been unlogged for a"
+                " while, because the publication does not name it"
             )
         if self.is_published_by_root and len(altered) == len(old["columns"]):
             return "the table may have been a partition for a while, published as the table above it"

@@ -596,7 +596,7 @@ ANEW = "the rows were written anew"
                 "UPDATE orders SET name = 'e' WHERE id = 1",
                 "ALTER TABLE orders SET LOGGED",
             ],
-            f"{ANEW}, and the table may have been unlogged for a while",
+            f"{ANEW} (by TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE), and the table may have been",
         ),
         (
             IN_SCHEMA,
@@ -720,6 +720,47 @@ def test_what_changes_no_row_stalls_nothing(
     table.run("INSERT INTO orders (id, name) VALUES (99, 'aa')")
     fed(client, table)
     assert rows(client) == table.rows()
+
+
+def test_a_table_without_toast_can_be_truncated_if_its_publication_names_it(
+    tmp_path: Path, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", table.server.password)
+    for each in ["DROP TABLE orders", "CREATE TABLE orders (id bigint PRIMARY KEY, name varchar(9))"]:
+        table.run(each)
+    table.run("DROP PUBLICATION shop")
+    table.run("CREATE PUBLICATION shop FOR ALL TABLES")
+
+    def ingested(**changed: Any) -> tuple[int, str]:
+        spec = {
+            "collection": "orders",
+            "key": {"id": "int64"},
+            "columns": {"name": "string?"},
+            "source": {"postgres": table.block(**changed)},
+        }
+        (tmp_path / "orders.yaml").write_text(json.dumps(spec))
+        command = ["ingest", str(tmp_path / "orders.yaml"), "--url", f"file://{tmp_path}/to", "--once"]
+        done = CliRunner().invoke(main, command)
+        return done.exit_code, done.stderr
+
+    table.insert((1, "a"))
+    assert ingested()[0] == 0
+    table.run("TRUNCATE orders")
+    table.insert((2, "b"))
+    code, told = ingested()
+    line, hint = told.strip().splitlines()[-2:]
+    assert (code, line.count("rows were written anew (by TRUNCATE")) == (1, 1), told
+    assert "set onReset: NewEpoch" in hint
+    assert "drop the publication and make it again FOR TABLE" in hint
+    # That is what one does.
+    table.run("DROP PUBLICATION shop")
+    table.run("CREATE PUBLICATION shop FOR TABLE orders")
+    assert ingested(onReset="NewEpoch")[0] == 0
+    for statement in ("TRUNCATE orders", "INSERT INTO orders VALUES (3, 'c')", "VACUUM FULL orders"):
+        table.run(statement)
+    assert ingested()[0] == 0
+    with holdfast.table(f"file://{tmp_path}/to", "orders", mode="read") as orders:
+        assert orders.read().to_pylist() == [{"id": 3, "name": "c"}]
 
 
 def test_a_binding_of_an_earlier_build_gets_traces(

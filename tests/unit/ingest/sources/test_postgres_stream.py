@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import SourceChanged, StoreUnreachable
 from holdfast.ingest import Ingestion, StepOutcome, waits
 from holdfast.ingest.source import Binding, Piece, Range
-from holdfast.ingest.sources import postgres_rows, postgres_stream
+from holdfast.ingest.sources import postgres_asked, postgres_rows, postgres_stream
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient
@@ -457,6 +457,42 @@ def test_without_a_free_sender_it_peeks_and_says_so(client: PersistClient, table
         table.insert((4, "b"))
         until(lambda: drained(ingestion) or receivers(table))
         assert rows(client) == table.rows()
+
+
+def test_without_a_free_slot_or_sender_one_line_says_what_to_do(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_asked, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(waits, "_SHOWN_AFTER_S", 0.0)
+    table.insert((1, "a"))
+    source, ingestion = opened(client, table)
+    told = noted(source)
+    with closing(source):
+        # It binds the name of its slot.
+        ingestion.step()
+        with ExitStack() as stack:
+            for _ in range(int(table.run("SELECT current_setting('max_wal_senders')")[0][0])):
+                connection = psycopg.connect(f"{table.url}?replication=database", autocommit=True)
+                stack.enter_context(closing(connection))
+            with pytest.raises(StoreUnreachable, match="exceeds max_wal_senders") as senders:
+                until(lambda: drained(ingestion))
+        free = int(table.run("SELECT current_setting('max_replication_slots')")[0][0])
+        free -= len(table.run("SELECT slot_name FROM pg_replication_slots"))
+        for number in range(free):
+            table.run("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"full_{number}")
+        with pytest.raises(StoreUnreachable, match="all replication slots are in use") as slots:
+            drained(ingestion)
+        table.run(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE starts_with(slot_name, 'full_')"
+        )
+        assert drained(ingestion)
+    assert str(slots.value.hint).endswith("or raise max_replication_slots")
+    assert str(senders.value.hint).endswith("or raise max_wal_senders")
+    assert not any("\n" in str(each.value) for each in (slots, senders))
+    # It tries again for a while, and says what it waits for.
+    assert [each.rpartition(": ")[2][:35] for each in told[:1]] == ["number of requested standby connect"]
+    assert rows(client) == table.rows()
 
 
 def test_a_stream_is_no_synchronous_standby(client: PersistClient, table: PgTable) -> None:

@@ -78,10 +78,12 @@ def test_a_frozen_sender_is_left_and_waited_for(
             assert ingestion.step().outcome is StepOutcome.IDLE
             # Its slot is not free before it goes on.
             assert ingestion.step().outcome is StepOutcome.IDLE
-            (line,) = told
-            assert "waiting for a process of the server: it still sends a lost stream" in line
+            lost, left = told
+            assert "can't read the changes" in lost
+            assert "the server has sent nothing for 0.5 s" in lost
+            assert "waiting for a process of the server: it still sends a lost stream" in left
         until(lambda: drained(ingestion))
-        assert (rows(client), len(told)) == (table.rows(), 2)
+        assert (rows(client), len(told)) == (table.rows(), 3)
 
 
 def test_a_frozen_process_that_is_asked_is_replaced(
