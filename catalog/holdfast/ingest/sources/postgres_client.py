@@ -241,12 +241,10 @@ class PostgresClient:
         if isinstance(error, errors.InsufficientPrivilege) or "replication role" in reason:
             hint = "the role needs REPLICATION, USAGE on the schema, and SELECT on the table"
         if isinstance(error, errors.ConfigurationLimitExceeded):
-            hint = "drop slots that nobody uses (pg_replication_slots shows them), or raise max_replication_slots"
+            hint = "drop slots that nobody uses (see pg_replication_slots), or raise max_replication_slots"
         if "max_wal_senders" in reason:
             # An error of connecting has no code.
-            hint = (
-                "end receivers that nobody needs (pg_stat_replication shows them), or raise max_wal_senders"
-            )
+            hint = "end receivers that nobody needs (see pg_stat_replication), or raise max_wal_senders"
         return StoreUnreachable(f"can't {what}: Postgres at {self.where}: {reason}", hint=hint)
 
 
