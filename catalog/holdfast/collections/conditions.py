@@ -2,9 +2,11 @@
 
 The list has the form of pyarrow's `filters`. Conditions mean the same as in Spark's `filter`: comparing with
 null is never true, NaN equals itself and is the greatest number, and a number is compared by value even with
-a column that can't hold it. A condition on the first column also limits what is read.
+a column that can't hold it. As in SQL, `not in` and `not like` don't hold for null. In the pattern of `like`,
+`%` stands for any text and `_` for one character. A condition on the first column also limits what is read.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
@@ -30,16 +32,21 @@ from holdfast.polars_forks import polars_works
 if TYPE_CHECKING:
     import polars as pl
 
-OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "is", "is not")
+OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "not in", "like", "not like", "is", "is not")
 _SYNONYMS: Final = {"==": "=", "<>": "!="}
+_LISTS: Final = ("in", "not in")
+_PATTERNS: Final = ("like", "not like")
+_WILDCARD: Final = re.compile("[%_]")
+# A longer one could be too large a regular expression.
+_LONGEST_PATTERN: Final = 1000
 
 
 @dataclass(frozen=True)
 class Condition:
     """A condition on one column.
 
-    `values` have the stored type of the column. There is one value, or any number of values for the operator
-    `in`. A condition without values never holds.
+    `values` have the stored type of the column. There is one value, or any number of values for the operators
+    `in` and `not in`. A condition without values never holds.
     """
 
     column: str
@@ -64,9 +71,14 @@ def condition(
         if value is not None:
             raise BadInput(f"{named}: '{operator}' can be used only with null, not with {value!r}")
         return Condition(column, operator, pa.nulls(1))
-    values = value if operator == "in" else [value]
+    values = value if operator in _LISTS else [value]
     if not isinstance(values, list) or not values:
-        raise BadInput(f"{named}: 'in' needs a list of values, not {value!r}", hint=form)
+        raise BadInput(f"{named}: '{operator}' needs a list of values, not {value!r}", hint=form)
+    if operator in _LISTS and any(each is None for each in values):
+        raise BadInput(
+            f"{named}: a list of values for '{operator}' has null, which equals nothing",
+            hint="leave it out, and use 'is' or 'is not' null",
+        )
     of = schema.columns[schema.names.index(column)]
     if pa.types.is_nested(of.arrow.type):
         raise BadInput(
@@ -76,9 +88,13 @@ def condition(
     if (own := getattr(of.arrow.type, "tz", None)) not in (None, "UTC"):
         zone = pa.lib.string_to_tzinfo(own)
     type_ = of.stored.type
+    if operator in _PATTERNS:
+        return Condition(column, operator, pa.array([_pattern(column, value, type_, named)], type_))
     floors = [_floor(column, each, type_, zone, named) for each in values]
     equals = [found for found, equal in floors if equal]
-    if operator == "in" or equals:
+    if operator == "not in" and not equals:
+        return Condition(column, "is not", pa.nulls(1))
+    if operator in _LISTS or equals:
         return Condition(column, operator, pa.array(equals, type_))
     return _between(column, operator, floors[0][0])
 
@@ -120,6 +136,13 @@ def may_hold(condition: Condition, bounds: ColumnBounds) -> bool:
             return bool(high > values[0])
         case ">=":
             return bool(high >= values[0])
+        case "not in":
+            return not (low == high and low in values)
+        case "like":
+            prefix = _prefix(values[0])
+            return bool(low[: len(prefix)] <= prefix <= high)
+        case "not like":
+            return True
         case _:
             return any(low <= value <= high for value in values)
 
@@ -145,6 +168,40 @@ def _floor(column: str, value: Any, type_: pa.DataType, zone: tzinfo, named: str
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
         told = f"{value!s:.60}" if isinstance(value, Decimal) else shown(value)
         raise BadInput(f"{named}: {told} is not a value of column {column!r} ({type_})") from None
+
+
+def _pattern(column: str, value: Any, type_: pa.DataType, named: str) -> str:
+    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
+        raise BadInput(
+            f"{named}: column {column!r} is {type_}: 'like' can be used only for text",
+            hint="compare it with < and >",
+        )
+    if not isinstance(value, str):
+        raise BadInput(f"{named}: 'like' needs a pattern, not {shown(value)}", hint="such as 'pear%'")
+    if "\\" in value:
+        raise BadInput(
+            f"{named}: the pattern {shown(value)} has a backslash, which has no one meaning in SQL",
+            hint="compare with '=', or use SQL, or a pyarrow expression such as pc.match_substring",
+        )
+    if len(value) > _LONGEST_PATTERN:
+        raise BadInput(f"{named}: a pattern has at most {_LONGEST_PATTERN} characters, not {len(value)}")
+    return value
+
+
+def _prefix(pattern: str) -> str:
+    """The text with which all texts begin that a pattern matches."""
+    return _WILDCARD.split(pattern, maxsplit=1)[0]
+
+
+def _regex(pattern: str) -> str:
+    """The pattern as a regular expression, which Polars and Arrow read alike."""
+    parts = {"%": ".*", "_": "."}
+    # Both of them read every character by its number, and not every one after a backslash.
+    plain = (
+        parts.get(each) or (each if each.isalnum() or not each.isascii() else f"\\x{{{ord(each):x}}}")
+        for each in pattern
+    )
+    return rf"(?s)\A{''.join(plain)}\z"
 
 
 def _between(column: str, operator: str, found: pa.Scalar) -> Condition:
@@ -181,6 +238,12 @@ def _expression(condition: Condition) -> "pl.Expr":
             return column >= value
         case "in":
             return column.is_in(values.implode())
+        case "not in":
+            return ~column.is_in(values.implode())
+        case "like":
+            return column.str.contains(_regex(condition.values[0].as_py()))
+        case "not like":
+            return ~column.str.contains(_regex(condition.values[0].as_py()))
         case "is":
             return column.is_null()
         case _:
@@ -190,7 +253,7 @@ def _expression(condition: Condition) -> "pl.Expr":
 def _mask(condition: Condition, column: pa.Array) -> pa.Array:
     """Like `_expression`, computed by Arrow. A null may stand for false."""
     values = condition.values
-    if pa.types.is_floating(column.type):
+    if pa.types.is_floating(column.type) and not pa.types.is_null(values.type):
         column, values = (ordered_bits(canonical_floats(each)) for each in (column, values))
     match condition.operator:
         case "=":
@@ -207,6 +270,12 @@ def _mask(condition: Condition, column: pa.Array) -> pa.Array:
             return pc.greater_equal(column, values[0])
         case "in":
             return pc.is_in(column, value_set=values.drop_null())
+        case "not in":
+            return pc.and_(column.is_valid(), pc.invert(pc.is_in(column, value_set=values.drop_null())))
+        case "like":
+            return pc.match_substring_regex(column, _regex(values[0].as_py()))
+        case "not like":
+            return pc.invert(pc.match_substring_regex(column, _regex(values[0].as_py())))
         case "is":
             return column.is_null()
         case _:
@@ -215,9 +284,11 @@ def _mask(condition: Condition, column: pa.Array) -> pa.Array:
 
 def _limits(condition: Condition) -> tuple[Any, Any]:
     """The range of the first column, in its order, that contains all rows for which the condition holds."""
-    if condition.operator in ("is", "is not", "!="):
+    if condition.operator in ("is", "is not", "!=", "not in", "not like"):
         return None, None
     values = sorted(python_values(condition.values))
+    if condition.operator == "like":
+        return _prefix(values[0]), None
     least, greatest = values[0], values[-1]
     match condition.operator:
         case "<":

@@ -1,12 +1,15 @@
-"""What a user gives as `where`: a pyarrow expression, or a list of (column, operator, value).
+"""What a user gives as `where`: a pyarrow expression, or lists of (column, operator, value).
 
 - An expression means what it means in `pyarrow.Table.filter`. A row is chosen if the expression is true, and
   not if it is false or null. NaN equals nothing, not even itself.
-- The conditions of a list mean what they mean in Spark (`holdfast.collections.conditions`).
+- The conditions of a list mean what they mean in Spark (`holdfast.collections.conditions`), except that the
+  value for a float32 column is rounded to float32, as in DuckDB. So 0.1 finds the rows that were written as
+  0.1. A row is chosen if all conditions of the list hold, or, of a list of lists, those of one list.
 - A filter depends on the values of one row only, so it chooses equal rows alike.
 """
 
 import functools
+import math
 import operator
 import re
 from collections.abc import Sequence
@@ -28,8 +31,11 @@ from holdfast.persist.rows.stored import logical_array, logical_rows
 if TYPE_CHECKING:
     from pyarrow import dataset
 
-Where: TypeAlias = Union[pc.Expression, Sequence[tuple[str, str, Any]]]  # noqa: UP007 - no types at run time
-"""A condition on rows."""
+Conditions: TypeAlias = Sequence[tuple[str, str, Any]]
+"""Conditions on columns, all of which hold."""
+
+Where: TypeAlias = Union[pc.Expression, Conditions, Sequence[Conditions]]  # noqa: UP007 - no types at run time
+"""A condition on rows. Of a list of lists, the conditions of one list hold."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,7 +45,10 @@ class ChosenBy:
     where: Where
 
 
-_FORM: Final = 'such as pc.field("id") == 3, or [("id", ">=", 10), ("name", "in", ["a", "b"])]'
+_FORM: Final = (
+    'such as pc.field("id") == 3, or [("id", ">=", 10), ("name", "in", ["a", "b"])],'
+    ' or [[("id", "=", 3)], [("name", "like", "a%")]] for one or the other'
+)
 _NO_VALUE: Final = (
     "the condition has no value for one of the rows; replace what it can't use, such as"
     ' pc.if_else(pc.field("n") == 0, pc.scalar(None), pc.field("n"))'
@@ -59,15 +68,42 @@ def filter_of(where: Where, schema: Schema) -> RowFilter:
         return _ExpressionFilter(where, schema)
     if isinstance(where, str | bytes) or not isinstance(where, Sequence):
         raise BadInput(f"where: {shown(where)} is not a condition", hint=_FORM)
+    alternatives = where if where and all(_is_list(each) for each in where) else [where]
+    return _ConditionsFilter([_conditions(each, schema) for each in alternatives], schema)
+
+
+def _is_list(given: Any) -> bool:
+    """Whether this is a list of conditions, and not a condition."""
+    return isinstance(given, Sequence) and len(given) > 0 and isinstance(given[0], list | tuple)
+
+
+def _conditions(given: Sequence[Any], schema: Schema) -> tuple[Condition, ...]:
     found = []
-    for each in where:
-        if not isinstance(each, Sequence) or len(each) != 3 or not isinstance(each[0], str):
+    for each in given:
+        if isinstance(each, str) or not isinstance(each, Sequence) or len(each) != 3 or _is_list(each):
             raise BadInput(f"where: {shown(each)} is not a condition", hint=_FORM)
         column, operator, value = each
+        if not isinstance(column, str):
+            raise BadInput(f"where: {shown(each)} is not a condition", hint=_FORM)
         check_columns(schema, [column])
-        _check_zones(value, schema.arrow.field(column))
-        found.append(condition(column, operator, _plain(value), schema, named="where", form=_FORM))
-    return _ConditionsFilter(tuple(found), schema)
+        field = schema.arrow.field(column)
+        _check_zones(value, field)
+        plain = _plain(value)
+        if pa.types.is_float32(field.type):
+            plain = [*map(_nearest, plain)] if isinstance(plain, list) else _nearest(plain)
+        found.append(condition(column, operator, plain, schema, named="where", form=_FORM))
+    return tuple(found)
+
+
+def _nearest(value: Any) -> Any:
+    """The float32 that is nearest to a number. A number outside of their range, and what is none, stay."""
+    if isinstance(value, bool):
+        return value
+    try:
+        found = pa.scalar(float(value), pa.float32()).as_py()
+    except (TypeError, ValueError, OverflowError):
+        return value
+    return found if math.isfinite(found) else value
 
 
 def _check_zones(value: Any, field: pa.Field) -> None:
@@ -96,22 +132,28 @@ def _plain(value: Any) -> Any:
 
 
 class _ConditionsFilter:
-    def __init__(self, conditions: tuple[Condition, ...], schema: Schema) -> None:
+    """Chooses a row if all conditions of one of the alternatives hold."""
+
+    def __init__(self, alternatives: Sequence[tuple[Condition, ...]], schema: Schema) -> None:
         self.schema = schema
-        self._conditions = conditions
+        self._alternatives = alternatives
 
     @property
     def columns(self) -> Sequence[str]:
-        return list(dict.fromkeys(each.column for each in self._conditions))
+        return list(dict.fromkeys(each.column for one in self._alternatives for each in one))
 
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
-        if not self._conditions:
+        if not all(self._alternatives):
             return pa.repeat(pa.scalar(True), rows.num_rows)
-        return mask_of(rows, self._conditions)
+        return functools.reduce(pc.or_, [mask_of(rows, each) for each in self._alternatives])
 
     def groups(self, bounds: PartBounds) -> Sequence[int]:
+        # A group is excluded only if each of the alternatives excludes it.
+        return sorted({index for each in self._alternatives for index in self._groups(each, bounds)})
+
+    def _groups(self, conditions: Sequence[Condition], bounds: PartBounds) -> Sequence[int]:
         found: Sequence[int] = range(bounds.groups)
-        for each in self._conditions:
+        for each in conditions:
             column = self.schema.columns[self.schema.names.index(each.column)]
             if column not in bounds.derived:
                 bounds.derived[column] = bounds.of(column)

@@ -231,7 +231,10 @@ class Table:
         """Stream the rows as of a time, or the latest, with bounded memory. At most `limit` rows.
 
         `where` is a pyarrow expression (`pc.field("id") == 3`), or a list of (column, operator, value), such
-        as `[("id", ">=", 10), ("name", "in", ["a", "b"])]`. Rows whose statistics exclude them are not read.
+        as `[("id", ">=", 10), ("name", "in", ["a", "b"])]`, all of which hold. Of a list of such lists, all
+        conditions of one list hold. The operators are `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `not in`,
+        `like`, `not like`, `is` and `is not`. A comparison with null never holds, as in SQL. Rows whose
+        statistics exclude them are not read.
         The first filtered scan of a process reads each part once to verify it.
 
         Memory is at most about 268,435,456 bytes (256 MiB), for any number of rows of up to 1 MiB. Until the

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.tables.committing import Committed
     from holdfast.tables.filters import Where
 
-WHERE: Final = "Rows for which conditions hold, joined by 'and': \"id >= 3 and note is not null\"."
+WHERE: Final = "Rows for which conditions hold: \"id >= 3 and (note is null or note like 'a%')\"."
 
 Chosen = Callable[["Schema"], "Where"]
 """Returns the condition that the options give, for the columns of a schema."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 AS_OF = "Milliseconds or an ISO date. Default: the latest time."
-_WHERE = "Show rows for which conditions hold, joined by 'and': \"id >= 3 and note is not null\"."
+_WHERE = "Show rows for which conditions hold: \"id >= 3 and (note is null or note like 'a%')\"."
 _FOR = "End after this long, counted from the start, or with --snapshot from the end of the snapshot."
 _LIMIT = click.IntRange(0, (1 << 63) - 1)
 _INSTEAD = "give --or-earlier, to use the latest complete time before it"
@@ -71,9 +71,9 @@ def read(
     since on that is at least two minutes past. If nobody has written since then, the command completes the
     collection up to a minute ago, if it may write to the location and no source feeds the collection.
 
-    Conditions compare a column with = != < <= > >= or in, or are 'is null' or 'is not null'. Put text into
-    single quotes. Only what statistics can't exclude is read. Output files are CSV, JSON lines, Parquet or
-    Arrow IPC.
+    Conditions compare a column with = != < <= > >=, 'in (...)', 'like' or 'between', or are 'is null'. Join
+    them with 'and', 'or', 'not' and parentheses. Put text into single quotes. Only what
+    statistics can't exclude is read. Output files are CSV, JSON lines, Parquet or Arrow IPC.
     """  # noqa: D301 - the escape is for the formatter of the help
     from holdfast.tables.moments import dated
     from holdfast.tables.scan import snapshot_of

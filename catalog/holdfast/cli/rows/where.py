@@ -1,8 +1,12 @@
-"""The option `--where`: conditions such as `id >= 3 and name in ('a', 'b') and note is not null`.
+"""The option `--where`: conditions such as `id >= 3 and (name like 'a%' or note is not null)`.
 
-The conditions mean what a list of conditions means in `holdfast.tables.Table.scan`. A value is a number, a
-date or time, true or false, hexadecimal for binary columns, or any text in single quotes (two of them stand
-for one quote). A column whose name is not one word is in double quotes.
+The conditions mean what lists of conditions mean in `holdfast.tables.Table.scan`. A value is a number, a date
+or time, true or false, hexadecimal for binary columns, or any text in single quotes (two of them stand for
+one quote). A column whose name is not one word is in double quotes. As in SQL, `and` binds more strongly than
+`or`, and `not` more strongly than both.
+
+`not` in front of conditions becomes `not` of each condition, and `and` becomes `or`. That is right for null
+too: a comparison and its contrary are both unknown for it.
 """
 
 import re
@@ -27,14 +31,31 @@ _TOKEN: Final = re.compile(
 _EQUALS: Final = ("=", "==", "!=", "<>")
 _COMPARES: Final = (*_EQUALS, "<", "<=", ">", ">=")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_HINT: Final = "such as --where \"id >= 3 and name in ('a', 'b') and note is not null\""
+_HINT: Final = "such as --where \"id >= 3 and (name like 'a%' or note is not null)\""
+_CONTRARY: Final = {
+    "=": "!=",
+    "==": "!=",
+    "!=": "=",
+    "<>": "=",
+    "<": ">=",
+    "<=": ">",
+    ">": "<=",
+    ">=": "<",
+    "in": "not in",
+    "like": "not like",
+    "is": "is not",
+}
+# Conditions such as (a or b) and (c or d) and ... become very many lists.
+_MOST_LISTS: Final = 1000
+_DEEPEST: Final = 100
 
+Conditions = list[tuple[str, str, Any]]
 Token = tuple[str, str]
 _END: Final[Token] = ("end", "its end")
 
 
-def parse_where(text: str, schema: Schema) -> list[tuple[str, str, Any]]:
-    """The conditions of `--where`, for columns of the schema. Raises `BadInput`."""
+def parse_where(text: str, schema: Schema) -> list[Conditions]:
+    """The conditions of `--where`, for columns of the schema: those of one list hold. Raises `BadInput`."""
     return _Parser(text, schema).conditions()
 
 
@@ -43,34 +64,78 @@ class _Parser:
         self._schema = schema
         self._tokens = _tokens(text)
         self._at = 0
+        self._depth = 0
 
-    def conditions(self) -> list[tuple[str, str, Any]]:
-        found = [self._condition()]
-        while self._is_word("and"):
-            found.append(self._condition())
+    def conditions(self) -> list[Conditions]:
+        found = self._any_of(contrary=False)
         if self._peek() != _END:
-            self._refuse("'and'")
+            self._refuse("'and' or 'or'")
         return found
 
-    def _condition(self) -> tuple[str, str, Any]:
+    def _any_of(self, *, contrary: bool) -> list[Conditions]:
+        found = self._all_of(contrary=contrary)
+        while self._is_word("or"):
+            found = _joined(found, self._all_of(contrary=contrary), is_and=contrary)
+        return found
+
+    def _all_of(self, *, contrary: bool) -> list[Conditions]:
+        found = self._one_of(contrary=contrary)
+        while self._is_word("and"):
+            found = _joined(found, self._one_of(contrary=contrary), is_and=not contrary)
+        return found
+
+    def _one_of(self, *, contrary: bool) -> list[Conditions]:
+        while self._is_word("not"):
+            contrary = not contrary
+        if self._peek() != ("sign", "("):
+            return self._condition(contrary=contrary)
+        self._next()
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise BadInput(f"--where: more than {_DEEPEST} parentheses are open", hint=_HINT)
+        found = self._any_of(contrary=contrary)
+        if self._next() != ("sign", ")"):
+            self._refuse("'and', 'or' or ')'", back=True)
+        self._depth -= 1
+        return found
+
+    def _condition(self, *, contrary: bool) -> list[Conditions]:
         kind, column = self._next()
         if kind not in ("word", "name"):
             self._refuse("a column", back=True)
         check_columns(self._schema, [column])
         if self._is_word("is"):
-            operator = "is not" if self._is_word("not") else "is"
+            contrary ^= self._is_word("not")
             if not self._is_word("null"):
                 self._refuse("'null'")
-            return column, operator, None
+            return _one(column, "is", None, contrary=contrary)
+        is_not = self._is_word("not")
+        contrary ^= is_not
         if self._is_word("in"):
-            return column, "in", self._values(column)
+            return _one(column, "in", self._values(column), contrary=contrary)
+        if self._is_word("like"):
+            return _one(column, "like", self._pattern(), contrary=contrary)
+        if self._is_word("between"):
+            least = _one(column, ">=", self._value(column), contrary=contrary)
+            if not self._is_word("and"):
+                self._refuse("'and'")
+            greatest = _one(column, "<=", self._value(column), contrary=contrary)
+            return _joined(least, greatest, is_and=not contrary)
+        if is_not:
+            self._refuse("in, like or between")
         kind, operator = self._next()
         if kind != "sign" or operator not in _COMPARES:
-            self._refuse(f"one of {' '.join(_COMPARES)}, in, is", back=True)
+            self._refuse(f"one of {' '.join(_COMPARES)}, in, like, between, not, is", back=True)
         value = self._value(column)
         if operator in _EQUALS:
             self._check_whole(column, value)
-        return column, operator, value
+        return _one(column, operator, value, contrary=contrary)
+
+    def _pattern(self) -> str:
+        kind, text = self._next()
+        if kind != "text":
+            self._refuse("a pattern in single quotes", back=True)
+        return text
 
     def _values(self, column: str) -> list[Any]:
         if self._next() != ("sign", "("):
@@ -134,6 +199,21 @@ class _Parser:
         kind, text = self._peek()
         found = text if kind == "end" else repr(text)
         raise BadInput(f"--where: expected {expected}, not {found}", hint=_HINT)
+
+
+def _one(column: str, operator: str, value: Any, *, contrary: bool) -> list[Conditions]:
+    return [[(column, _CONTRARY[operator] if contrary else operator, value)]]
+
+
+def _joined(first: list[Conditions], second: list[Conditions], *, is_and: bool) -> list[Conditions]:
+    if not is_and:
+        return first + second
+    if len(first) * len(second) > _MOST_LISTS:
+        raise BadInput(
+            f"--where: 'and' of so many 'or' has more than {_MOST_LISTS} cases",
+            hint="use 'in' for the values of one column, or holdfast sql",
+        )
+    return [one + other for one in first for other in second]
 
 
 def _tokens(text: str) -> list[Token]:

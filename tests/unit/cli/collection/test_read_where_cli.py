@@ -74,6 +74,8 @@ def read(url: str, *arguments: str) -> Result:
         ("at >= '2026-01-01T13:00:00+01:00'", [3]),
         ("raw = 00ff", [2]),
         ('"and so" < 0', [4]),
+        ("id = 4 or note like 'a%'", [2, 4]),
+        ("id not in (1, 2) and not (id = 3)", [4]),
         ('"and so" = -1.5 and "note" is null', [4]),
     ],
 )
@@ -93,9 +95,9 @@ def test_columns_limit_and_counts_go_together(url: str) -> None:
     ("where", "message"),
     [
         ("", "expected a column, not its end"),
-        ("id", "expected one of = == != <> < <= > >=, in, is, not its end"),
+        ("id", "expected one of = == != <> < <= > >=, in, like, between, not, is, not its end"),
         ("id =", "expected a value, not its end"),
-        ("id = 1 or id = 2", "expected 'and', not 'or'"),
+        ("id = 1 xor id = 2", "expected 'and' or 'or', not 'xor'"),
         ("id = 1 and", "expected a column, not its end"),
         ("= 1", "expected a column, not '='"),
         ("id ( 1", "expected one of"),
@@ -130,10 +132,14 @@ def test_quotes_must_be_closed(text: str) -> None:
 
 
 def test_the_conditions_are_those_of_a_list() -> None:
-    found: list[tuple[str, str, Any]] = parse_where(
-        "\"id\" in (1, '2') and on = True and note = true", SCHEMA
+    found: list[list[tuple[str, str, Any]]] = parse_where(
+        "\"id\" in (1, '2') and on = True or not (note = true or id between 1 and 2)", SCHEMA
     )
-    assert found == [("id", "in", ["1", "2"]), ("on", "=", True), ("note", "=", "true")]
+    assert found == [
+        [("id", "in", ["1", "2"]), ("on", "=", True)],
+        [("note", "!=", "true"), ("id", "<", "1")],
+        [("note", "!=", "true"), ("id", ">", "2")],
+    ]
 
 
 @pytest.mark.parametrize(
