@@ -8,6 +8,10 @@
   step.
 - An interrupted copy continues if the same copy begins again. The upper of the copy says what it has. Each
   append expects that upper, so several runs don't hurt each other.
+- A finished copy is brought up to date if the same copy begins again: it gets the changes after its upper.
+  One more job records the upper that was checked last, because times below it can't change any more. If the
+  copy has later times, an interrupted run has appended them, or others have written. So these are compared
+  with the source before anything is appended.
 - Memory is bounded: what doesn't fit goes to temporary files.
 - The check reads both collections. A sum of hashes of rows and times, each times its diff, doesn't depend on
   how updates were merged or ordered.
@@ -15,7 +19,7 @@
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -25,12 +29,13 @@ import pyarrow as pa
 
 from holdfast.collections.controller import StorageController
 from holdfast.collections.reader import CollectionReader
-from holdfast.collections.record.jobs import JobRecord, JobState, Json
+from holdfast.collections.record.jobs import BATCH, JobRecord, JobState, Json
 from holdfast.collections.record.spec import CollectionInfo, CollectionSpec
 from holdfast.collections.writer import CollectionWriter
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
+    CodecMismatch,
     CollectionNotFound,
     CorruptBlob,
     Fenced,
@@ -46,6 +51,8 @@ COPY: Final = "copy"
 """The kind of the jobs of copies."""
 
 _SLOT: Final = "1"
+_UPDATES: Final = "updates"
+"""The slot of the record that a finished copy was brought up to date."""
 _SUFFIX: Final = ".copying"
 _PURPOSE: Final = "copy"
 _LEASE_S: Final = 60.0
@@ -62,7 +69,8 @@ class CopiedTable:
 
     You can read it at times from `since` on and before `upper`, in milliseconds. `rows` are there at the last
     of them, and `changes` is the number of updates that the source had after `since`. `checksum` is that of
-    the rows and changes. `was_there` says that an earlier run had finished it.
+    the rows and changes. `was_there` says that an earlier run had finished it, and nothing was missing.
+    `brought_from` is the upper that an older copy had before this run brought it up to date.
     """
 
     name: str
@@ -73,6 +81,7 @@ class CopiedTable:
     changes: int
     checksum: str
     was_there: bool = False
+    brought_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,20 @@ class _Sums:
 
     @property
     def checksum(self) -> str:
-        return f"{(self.first + self.changes + self.last) % _MODULUS:016x}"
+        return _hex(self.first + self.changes + self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChangeSums:
+    """What changes between two times, independent of how updates are stored: rows, with times and without."""
+
+    rows: int
+    timed: int
+    plain: int
+
+
+def _hex(total: int) -> str:
+    return f"{total % _MODULUS:016x}"
 
 
 def copy_collection(
@@ -98,19 +120,21 @@ def copy_collection(
     upper: int | None = None,
     on_rows: OnRows = lambda *_: None,
 ) -> CopiedTable:
-    """Copy a collection to `name` in the target, or continue that. `upper` is the upper of the copy.
+    """Copy a collection to `name` in the target, continue that, or bring the finished copy up to date.
 
-    Default: the upper of the source now. A copy that began with another one keeps that.
+    `upper` is the upper of the copy. Default: the upper of the source now. An unfinished copy keeps the one
+    with which it began.
 
     Raises:
         UniquenessViolation: the target has another collection with this name. Nothing was changed.
-        BadInput: the source has given up history that an unfinished copy still needs.
+        BadInput: the source has given up history that the copy still needs. Or others have written to the
+            finished copy, or columns were renamed or dropped since. Nothing was changed.
         CorruptBlob: the copy differs from the source.
     """
     info = source.describe(collection_id)
     wanted = {"location": str(source.client.location_id), "collection": info.collection_id}
     if (done := _finished(target, name, wanted)) is not None:
-        return done
+        return _brought_up(source, target, done, wanted, upper, on_rows)
     with source.reader(info.collection_id, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S) as reader:
         # The reader holds the history before its since is read. The record is read after the upper, so it has
         # every column that rows below the upper have.
@@ -122,11 +146,90 @@ def copy_collection(
             return found
         job = target.start_job(found.collection_id, COPY, _SLOT, spec={**wanted, **times})
         if job.state is not JobState.DONE:
-            _Copy(reader, target, found, job, on_rows).run()
+            copy = _Copy(reader, target, found, job.spec["since"], job.spec["upper"], on_rows)
+            with _history_needed(f"the unfinished copy {found.name!r}", "finished", found.name):
+                copy.fill()
+                result = copy.checked()
+            try:
+                target.finish_job(job.job_id, job.attempt, result)
+            except Fenced:
+                known = target.job(job.job_id)
+                if known is None or known.state is not JobState.DONE:
+                    raise
     target.rename(found.collection_id, name)
     finished = _finished(target, name, wanted)
     assert finished is not None
     return replace(finished, was_there=False)
+
+
+def _brought_up(
+    source: StorageController,
+    target: StorageController,
+    done: CopiedTable,
+    wanted: Json,
+    upper: int | None,
+    on_rows: OnRows,
+) -> CopiedTable:
+    """Give a finished copy the times before an upper that it lacks. Raises like `copy_collection`."""
+    with source.reader(wanted["collection"], purpose=_PURPOSE, stored=True, lease_s=_LEASE_S) as reader:
+        frontiers = source.frontiers(wanted["collection"])
+        info = source.describe(wanted["collection"])
+        reached = target.frontiers(done.id).upper
+        if reached > frontiers.upper:
+            raise _diverged(
+                done.name, f"it has times before {reached}, and the table before {frontiers.upper}"
+            )
+        # An interrupted run may have wanted a later upper.
+        upper = max(frontiers.upper if upper is None else upper, reached)
+        if upper <= done.upper:
+            return done
+        made = _evolved(target, target.describe(done.id), info)
+        # A copy of a table that nobody had written begins with the times of now.
+        since = done.since if done.upper else frontiers.since
+        copy = _Copy(reader, target, made, since, upper, on_rows)
+        with _history_needed(f"the copy {done.name!r}", "brought up to date", done.name):
+            if done.upper < reached and not copy.is_same(done.upper, reached):
+                raise _diverged(done.name, "its latest times have other rows than the table")
+            copy.fill()
+            result = copy.checked_after(done) if done.upper else copy.checked()
+    target.record_batch(done.id, COPY, _UPDATES, upper, spec=wanted, result=result, effects=lambda: ())
+    return CopiedTable(done.name, done.id, **result, brought_from=done.upper)
+
+
+def _diverged(name: str, why: str) -> BadInput:
+    return BadInput(
+        f"the copy {name!r} was written by others, so it can't be brought up to date: {why}",
+        hint=f"give a new copy another name, or drop this one: holdfast drop {name!r}",
+    )
+
+
+def _evolved(target: StorageController, made: CollectionInfo, info: CollectionInfo) -> CollectionInfo:
+    """The copy, with the columns that the table has got since. Raises `BadInput` for other changes."""
+    if (made.schema, made.names) == (info.schema, info.names):
+        return made
+    try:
+        names = made.names.with_new(made.schema, info.schema)
+        if (names, names.stored_schema(info.schema)) == (info.names, info.stored_schema):
+            return target.evolve_collection(made.collection_id, info.schema)
+    except (BadInput, CodecMismatch):
+        pass
+    raise BadInput(
+        f"columns of the table were renamed or dropped, or the copy {made.name!r} was altered, so it can't be"
+        " brought up to date",
+        hint=f"give a new copy another name, or drop this one: holdfast drop {made.name!r}",
+    )
+
+
+@contextmanager
+def _history_needed(what: str, done: str, name: str) -> Iterator[None]:
+    """Explain `AsOfTooEarly`: the source has given up times that the copy lacks."""
+    try:
+        yield
+    except AsOfTooEarly as error:
+        raise BadInput(
+            f"{what} can't be {done}: the source has given up its history before {error.since}",
+            hint=f"drop it, and copy again: holdfast drop {name!r} --force",
+        ) from None
 
 
 def _begun(
@@ -165,7 +268,9 @@ def _finished(target: StorageController, name: str, wanted: Json) -> CopiedTable
             f"the target has a table {name!r}, which is no copy of this one",
             hint="give the copy another name, or drop that table",
         )
-    return CopiedTable(name, info.collection_id, **job.result, was_there=True)
+    latest = _job(target, info, _UPDATES) or job
+    result = {name: value for name, value in latest.result.items() if name != BATCH}
+    return CopiedTable(name, info.collection_id, **result, was_there=True)
 
 
 def _spec(info: CollectionInfo, name: str) -> CollectionSpec:
@@ -207,9 +312,9 @@ def _named(controller: StorageController, name: str) -> CollectionInfo | None:
     return next((each for each in controller.list_collections() if each.name == name), None)
 
 
-def _job(target: StorageController, info: CollectionInfo) -> JobRecord | None:
+def _job(target: StorageController, info: CollectionInfo, slot: str = _SLOT) -> JobRecord | None:
     jobs = target.jobs(info.collection_id)
-    return next((each for each in jobs if (each.kind, each.slot) == (COPY, _SLOT)), None)
+    return next((each for each in jobs if (each.kind, each.slot) == (COPY, slot)), None)
 
 
 def _is_of(job: JobRecord, wanted: Json) -> bool:
@@ -224,47 +329,33 @@ class _Copy:
         reader: CollectionReader,
         target: StorageController,
         made: CollectionInfo,
-        job: JobRecord,
+        since: int,
+        upper: int,
         on_rows: OnRows,
     ) -> None:
         self._reader = reader
         self._target = target
         self._made = made
-        self._job = job
-        self._since: int = job.spec["since"]
-        self._upper: int = job.spec["upper"]
+        self._since = since
+        self._upper = upper
         self._on_rows = on_rows
         self._done = 0
 
-    def run(self) -> None:
-        """Copy what is missing, check all of it, and record the result."""
+    def fill(self) -> None:
+        """Copy what is missing."""
         id_ = self._made.collection_id
         writer = self._target.writer(id_, purpose=self._target.purpose_of("load"))
-        try:
-            while (reached := writer.upper()) < self._upper:
-                # If another run of this copy was faster, the next look shows how far it is.
-                with suppress(UpperMismatch):
-                    self._step(writer, reached)
-            if self._upper:
-                # Times before it would be shown as empty.
-                self._target.set_retention_hold(id_, self._since)
-            result = self._checked()
-        except AsOfTooEarly as error:
-            raise BadInput(
-                f"the unfinished copy {self._made.name!r} can't be finished: the source has given up its"
-                f" history before {error.since}",
-                hint=f"drop it, and copy again: holdfast drop {self._made.name!r} --force",
-            ) from None
-        try:
-            self._target.finish_job(self._job.job_id, self._job.attempt, result)
-        except Fenced:
-            known = self._target.job(self._job.job_id)
-            if known is None or known.state is not JobState.DONE:
-                raise
+        while (reached := writer.upper()) < self._upper:
+            # If another run of this copy was faster, the next look shows how far it is.
+            with suppress(UpperMismatch):
+                self._step(writer, reached)
+        if self._upper and self._target.frontiers(id_).since < self._since:
+            # Times before it would be shown as empty.
+            self._target.set_retention_hold(id_, self._since)
 
     def _step(self, writer: CollectionWriter, reached: int) -> None:
         """Append what comes next: the contents at the since, or some changes after it."""
-        if reached <= self._since:
+        if not reached:
             rows = _at(self._reader.snapshot(self._since), self._since)
             self._append(writer, rows, reached, self._since + 1)
             return
@@ -287,24 +378,17 @@ class _Copy:
                 raise UpperMismatch(expected, position.upper, shard_id=f"collection {self._made.name}")
             self._target.client.multi_write(bulk.prepare(position, new_upper).steps)
 
-    def _checked(self) -> Json:
+    def checked(self) -> Json:
         """The result of the copy. Raises `CorruptBlob` if it differs from the source."""
         if not self._upper:
             return {"since": 0, "upper": 0, "rows": 0, "changes": 0, "checksum": f"{0:016x}"}
         # A run that continues may find that the source has given up the first times.
         since = max(self._since, self._reader.since())
         wanted, changes = self._sums(self._reader, since)
-        with self._target.reader(
-            self._made.collection_id, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S
-        ) as reader:
+        with self._copied() as reader:
             found, _ = self._sums(reader, since)
         if found != wanted:
-            raise CorruptBlob(
-                self._made.name,
-                f"{wanted.rows} rows with checksum {wanted.checksum}, as in the source",
-                f"{found.rows} rows with checksum {found.checksum}",
-                hint=f"drop it, and copy again: holdfast drop {self._made.name!r} --force",
-            )
+            raise self._differs(wanted.rows, wanted.checksum, found.rows, found.checksum)
         return {
             "since": self._since,
             "upper": self._upper,
@@ -312,6 +396,55 @@ class _Copy:
             "changes": changes,
             "checksum": found.checksum,
         }
+
+    def checked_after(self, done: CopiedTable) -> Json:
+        """The result of bringing a copy up to date, whose times below an upper were checked before.
+
+        What was the same in both at a time is the same later if the changes are. So only these are read.
+        Raises `CorruptBlob` if they differ.
+        """
+        wanted, changes = self._change_sums(self._reader, done.upper - 1, self._upper - 1)
+        with self._copied() as reader:
+            found, _ = self._change_sums(reader, done.upper - 1, self._upper - 1)
+        if found != wanted:
+            raise self._differs(wanted.rows, _hex(wanted.timed), found.rows, _hex(found.timed))
+        return {
+            "since": self._since,
+            "upper": self._upper,
+            "rows": done.rows + wanted.rows,
+            "changes": done.changes + changes,
+            "checksum": _hex(int(done.checksum, 16) + wanted.timed + wanted.plain),
+        }
+
+    def is_same(self, known: int, reached: int) -> bool:
+        """Whether the copy has the changes of the source from a time on and before another."""
+        wanted, _ = self._change_sums(self._reader, known - 1, reached - 1)
+        with self._copied() as reader:
+            return self._change_sums(reader, known - 1, reached - 1)[0] == wanted
+
+    def _copied(self) -> CollectionReader:
+        id_ = self._made.collection_id
+        return self._target.reader(id_, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S)
+
+    def _differs(self, rows: int, checksum: str, found_rows: int, found_checksum: str) -> CorruptBlob:
+        return CorruptBlob(
+            self._made.name,
+            f"{rows} rows with checksum {checksum}, as in the source",
+            f"{found_rows} rows with checksum {found_checksum}",
+            hint=f"drop it, and copy again: holdfast drop {self._made.name!r} --force",
+        )
+
+    def _change_sums(self, reader: CollectionReader, after: int, until: int) -> tuple[_ChangeSums, int]:
+        """The sums of the changes after a time and up to another one, and the number of updates."""
+        schema = self._made.stored_schema
+        rows = timed = plain = updates = 0
+        for _, pieces in _changes(reader, after, until):
+            for piece in pieces:
+                counted, total = self._sum([piece], schema, [*schema.names, TIME], updates)
+                rows, timed = rows + counted, timed + total
+                plain += self._sum([piece], schema, schema.names, updates)[1]
+                updates += piece.num_rows
+        return _ChangeSums(rows, timed % _MODULUS, plain % _MODULUS), updates
 
     def _sums(self, reader: CollectionReader, since: int) -> tuple[_Sums, int]:
         schema, until = self._made.stored_schema, self._upper - 1
@@ -324,9 +457,14 @@ class _Copy:
         rows_, last = self._sum(_at(reader.snapshot(until), until), schema, schema.names)
         return _Sums(rows_, first, total % _MODULUS, last), changes
 
-    def _sum(self, rows: Iterable[pa.Table], schema: Schema, columns: Sequence[str]) -> tuple[int, int]:
-        """The number of rows, and the sum of their hashes. Both count a row as often as its diff says."""
-        count = total = done = 0
+    def _sum(
+        self, rows: Iterable[pa.Table], schema: Schema, columns: Sequence[str], done: int = 0
+    ) -> tuple[int, int]:
+        """The number of rows, and the sum of their hashes. Both count a row as often as its diff says.
+
+        So many rows were `done` before.
+        """
+        count = total = 0
         for piece in rows:
             for batch in _fitted(piece, schema).to_batches():
                 diffs = batch.column(DIFF).to_numpy()
@@ -412,11 +550,12 @@ def copy_all(
     on_rows: OnRows = lambda *_: None,
     on_gone: Callable[[str], object] = lambda _: None,
 ) -> list[CopiedTable]:
-    """Copy all collections of a location to another one, or continue that. Returns the copies.
+    """Copy all collections of a location to another one, continue that, or bring the copies up to date.
 
-    All have the uppers of one moment, so a write of several tables is in all of the copies or in none.
-    Collections that were created after that moment are copied by the next run. `on_gone` is called with the
-    id of a collection that was dropped before it was copied. Raises like `copy_collection`.
+    Returns the copies. All have the uppers of one moment, so a write of several tables is in all of the
+    copies or in none. Collections that were created after that moment are copied by the next run. `on_gone`
+    is called with the id of a collection that was dropped before it was copied. Raises like
+    `copy_collection`.
     """
     if source.client.location_id == target.client.location_id:
         raise BadInput("the target is the location itself", hint="give another location")

@@ -31,7 +31,9 @@ def copy_table(
     to_consensus: str | None = None,
     on_rows: OnRows = lambda *_: None,
 ) -> CopiedTable:
-    """Copy a table to another location, with its history, or within its location to `new_name`.
+    """Copy a table to another location, with its history, or bring its copy there up to date.
+
+    With `new_name`, the copy has another name, and may be in the location of the table.
 
     `url` and `to` are locations, as for `holdfast.table`, and `to_consensus` is the consensus store of `to`.
     The copy has the columns, comments and retention of the table, and returns the same rows at each time from
@@ -39,13 +41,15 @@ def copy_table(
     table that a source feeds is not fed.
 
     Until it is complete and checked, the copy is called `<name>.copying`. If the copy is interrupted, call
-    this again: it continues. If it was finished before, this returns it and copies nothing. `on_rows` is
-    called with what is done ("copying", "checking"), and the number of rows.
+    this again: it continues. If it was finished before, this appends the times that the copy lacks, and reads
+    and compares these. If that is interrupted, call this again. Others may read the copy meanwhile. `on_rows`
+    is called with what is done ("copying", "checking"), and the number of rows.
 
     Raises:
         CollectionNotFound: there is no such table.
         UniquenessViolation: the target has another table with this name.
-        BadInput: the source has given up history that an unfinished copy still needs.
+        BadInput: the source has given up history that the copy still needs. Or the copy can't be brought up
+            to date: others have written to it or altered it, or columns of the table were renamed or dropped.
         CorruptBlob: the check found that the copy differs.
     """
     source, leave = _enter_source(url, consensus)
@@ -77,12 +81,12 @@ def copy_tables(
     on_rows: OnRows = lambda *_: None,
     on_gone: Callable[[str], object] = lambda _: None,
 ) -> list[CopiedTable]:
-    """Copy all tables of a location to another one, with their history. See `copy_table`.
+    """Copy all tables of a location to another one, with their history, or bring the copies up to date.
 
-    All copies have the uppers of one moment, which the target records. So a write of several tables is in all
-    copies or in none. The next run copies tables that were created later. If it is interrupted, call this
-    again. `on_table` is called with each finished copy, and `on_gone` with the id of a table that was dropped
-    before its turn. Catalogs, and shards that are no tables, are not copied.
+    See `copy_table`. All copies have the uppers of one moment, which the target records. So a write of
+    several tables is in all copies or in none. The next run copies tables that were created later. If it is
+    interrupted, call this again. `on_table` is called with each finished copy, and `on_gone` with the id of a
+    table that was dropped before its turn. Catalogs, and shards that are no tables, are not copied.
     """
     source, leave = _enter_source(url, consensus)
     try:

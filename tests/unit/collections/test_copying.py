@@ -2,6 +2,7 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -175,11 +176,13 @@ def test_a_location_is_copied_at_one_moment_and_says_what_is_gone() -> None:
     holdfast.table(client, "later", columns={"id": "int64"}).append([{"id": 1}])
     again = holdfast.copy_tables(client, others.open())
     assert [(each.name, each.rows, each.was_there) for each in again] == [
-        ("a", 3, True),
-        ("b", 3, True),
+        ("a", 4, False),
+        ("b", 4, False),
         ("empty", 0, True),
         ("later", 1, False),
     ]
+    assert len({each.upper for each in again[:2]}) == 1
+    assert all(each.was_there for each in holdfast.copy_tables(client, others.open()))
     with pytest.raises(BadInput, match="is the location itself"):
         holdfast.copy_tables(client, stores.open())
 
@@ -286,3 +289,139 @@ def test_a_source_that_gives_up_history_as_a_copy_begins_is_copied(monkeypatch: 
     # The copy has ended, and its hold with it.
     source.set_retention_hold("t", times[2])
     assert source.frontiers("t").since == times[2]
+
+
+def test_a_copy_is_brought_up_to_date() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = long_life(client)
+    first = holdfast.copy_table(client, "orders", other)
+    table.upsert([{"id": 1, "text": "later"}, {"id": 200}])
+    table.alter(add={"new": "float32?"}, types={})
+    table.upsert([{"id": 2, "new": 0.5}])
+    table.delete([3])
+    controller = StorageController(client)
+    made = controller.renditions.create("orders", shards=1)
+    controller.hydrate("orders", made.id)
+    controller.renditions.hand_over("orders", made.id)
+    table.upsert([{"id": 4, "new": 1.5}])
+
+    found = holdfast.copy_table(client, "orders", other)
+    assert (found.id, found.brought_from, found.was_there) == (first.id, first.upper, False)
+    frontiers = controller.frontiers("orders")
+    assert (found.since, found.upper) == (first.since, frontiers.upper)
+    copy = holdfast.table(other, "orders")
+    since = max(first.since, frontiers.since)
+    assert history(copy, since, frontiers.upper) == history(table, since, frontiers.upper)
+    assert (found.rows, found.rows) == (copy.count(), table.count())
+    again = holdfast.copy_table(client, "orders", other)
+    assert (again.was_there, again.rows, again.checksum) == (True, found.rows, found.checksum)
+    assert [job.slot for job in StorageController(other).jobs(found.id)] == ["1", "updates"]
+
+
+def test_the_checksum_is_that_of_a_new_copy() -> None:
+    client, other, third = (Stores().open() for _ in range(3))
+    table = holdfast.table(client, "t", columns={"id": "int64"}, key="id", retain="forever")
+    table.append({"id": [1, 2, 3]})
+    holdfast.copy_table(client, "t", other)
+    table.delete([2])
+    table.append({"id": [4]})
+    found, new = (holdfast.copy_table(client, "t", target) for target in (other, third))
+    assert (found.rows, found.changes, found.checksum) == (new.rows, new.changes, new.checksum)
+    assert found.rows == 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault.DEATH_AFTER,
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in (Fault.DEATH_BEFORE, Fault.INDETERMINATE_AFTER)
+        ),
+    ],
+)
+def test_bringing_a_copy_up_to_date_continues_after_a_kill(
+    monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    monkeypatch.setattr("holdfast.collections.copying._CHUNK_ROWS", 4)
+    client = Stores().open()
+    table = holdfast.table(client, "t", columns={"id": "int64", "x": "int64?"}, key="id", retain="forever")
+    others = Stores()
+    for number in range(1, 400, 3):
+        table.upsert({"id": [number, number + 1], "x": [number, number]})
+        if number == 1:
+            holdfast.copy_table(client, "t", others.open(inline_max_bytes=0))
+        for each in range(3):
+            table.upsert({"id": [each, 9], "x": [number, each]})
+        plan = ScriptedPlan({number: fault}, matches=lambda operation: operation.writes)
+        with suppress(StorageError, ProcessDeath, holdfast.HandleExpired):
+            holdfast.copy_table(client, "t", others.open(plan, inline_max_bytes=0))
+        table.delete([9])
+        again = others.open()
+        found = holdfast.copy_table(client, "t", again)
+        assert (found.upper, found.rows) == (table.upper, table.count())
+        if plan.seen <= number:
+            assert number > 10
+            assert history(holdfast.table(again, "t"), found.since, found.upper) == history(
+                table, found.since, found.upper
+            )
+            return
+    raise AssertionError("the copy never ends")
+
+
+def test_a_copy_that_others_wrote_is_refused() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = holdfast.table(client, "t", columns={"id": "int64"}, retain="forever")
+    table.append({"id": [1]})
+    holdfast.copy_table(client, "t", other)
+    with holdfast.table(other, "t") as copy:
+        copy.append({"id": [7]})
+        for _ in range(2):
+            with pytest.raises(BadInput, match="was written by others") as refused:
+                holdfast.copy_table(client, "t", other)
+            assert refused.value.hint.endswith("holdfast drop 't'")
+            table.append({"id": [2]})
+        assert sorted(copy.read()["id"].to_pylist()) == [1, 7]
+
+
+def test_times_of_a_copy_that_have_the_same_rows_are_no_difference() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = holdfast.table(client, "t", columns={"id": "int64"}, retain="forever")
+    table.append({"id": [1]})
+    copied = holdfast.copy_table(client, "t", other)
+    with holdfast.table(other, "t") as copy:
+        assert copy.append([]) >= copied.upper
+    table.append({"id": [2]})
+    assert holdfast.copy_table(client, "t", other).rows == 2
+
+
+def test_a_copy_of_a_table_that_nobody_had_written_is_brought_up_to_date() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = holdfast.table(client, "t", columns={"id": "int64"})
+    assert holdfast.copy_table(client, "t", other).upper == 0
+    assert holdfast.copy_table(client, "t", other).was_there
+    first = table.append({"id": [1]})
+    table.append({"id": [2]})
+    StorageController(client).set_retention_hold("t", first)
+    found = holdfast.copy_table(client, "t", other)
+    assert (found.rows, found.since, found.brought_from) == (2, first, 0)
+    table.append({"id": [3]})
+    assert holdfast.copy_table(client, "t", other).rows == 3
+    assert sorted(holdfast.table(other, "t").read()["id"].to_pylist()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("change", ["renamed", "given up"])
+def test_a_copy_that_can_not_follow_says_what_to_do(change: str) -> None:
+    client, other = Stores().open(), Stores().open()
+    with holdfast.table(client, "t", columns={"id": "int64", "x": "int64?"}) as table:
+        table.append({"id": [1]})
+        holdfast.copy_table(client, "t", other)
+        last = [table.append({"id": [2]}), table.append({"id": [3]})][-1]
+        if change == "renamed":
+            table.rename_column("x", "y")
+    if change == "given up":
+        StorageController(client).set_retention_hold("t", last)
+    with pytest.raises(BadInput, match="can't be brought up to date") as refused:
+        holdfast.copy_table(client, "t", other)
+    assert "holdfast drop 't'" in refused.value.hint
+    assert holdfast.table(other, "t").count() == 1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.collections.copying import CopiedTable
 
 
-@click.command(short_help="Copy a collection or a whole location, with its history.")
+@click.command(short_help="Copy a collection or a whole location, or update the copy.")
 @location_options
 @click.argument("name", required=False, shell_complete=complete_tables)
 @click.option(
@@ -42,8 +42,9 @@ def copy(
     holdfast copy --all --to @backup
 
     You can read the copy at each time from the since of the collection up to its upper when the copy began.
-    Writers may continue, and what they write later is not copied. With --all, all copies have the uppers of
-    one moment. Catalogs are not copied: see 'holdfast migrate'.
+    Writers may continue. To copy what they write later, run the command again: it brings the copy up to date,
+    unless others have written to it. With --all, all copies have the uppers of one moment. Catalogs are not
+    copied: see 'holdfast migrate'.
 
     Until it is complete and checked, a copy is called NAME.copying. If the command is interrupted, run it
     again: it continues.
@@ -89,7 +90,9 @@ def copy(
 
 def _show(copied: "CopiedTable") -> None:
     times = f"times from {shown_moment(copied.since)}, complete up to {shown_moment(copied.upper)}"
-    what = "was copied before" if copied.was_there else "copied"
+    what = "is up to date" if copied.was_there else "copied"
+    if copied.brought_from is not None:
+        what = "brought up to date"
     click.echo(
         f"{what}: {copied.name} ({copied.id}) with {count(copied.rows, 'row')} and"
         f" {count(copied.changes, 'change')}; {times}; checksum {copied.checksum}"
