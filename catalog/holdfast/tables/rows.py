@@ -173,8 +173,8 @@ def check_counts(contents: pa.Table | pa.RecordBatch) -> None:
         raise BadInput(
             f"the count of a row is {counts[index]}{f' ({row})' if row else ''}: a writer removed it without"
             " its being there",
-            hint="append such rows, or delete their keys. Table.counts() and --diff show"
-            " the counts of all rows",
+            hint="to repair it, delete the row: Table.delete(where=...), or 'holdfast delete NAME --where"
+            " CONDITIONS'. Table.counts() and 'holdfast read NAME --diff' show the counts of all rows",
         )
 
 

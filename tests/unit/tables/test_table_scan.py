@@ -585,6 +585,22 @@ def test_negative_counts_are_refused_and_only_where_they_are_chosen(orders: Tabl
     assert busy(orders) == 0
 
 
+def test_a_row_that_was_removed_too_often_is_repaired_by_deleting_it(orders: Table) -> None:
+    good = orders.upper - 1
+    wrong = orders.append([{"id": 9, "note": None, "_diff": -2}])
+    with pytest.raises(BadInput) as refused:
+        orders.read()
+    assert "delete the row" in refused.value.hint
+    difference = [{"id": 9, "note": None, "_diff": -2}]
+    assert orders.diff(good).to_pylist() == difference
+    assert next(iter(orders.tail(good))).drop_columns(["_time"]).to_pylist() == difference
+    assert orders.read(where=[("id", "!=", 9)]).num_rows == orders.count(FIELD("id") < 9) == 3
+    orders.append([{"id": 4, "note": "another row"}])
+    assert orders.delete(where=[("id", "=", 9)]) > wrong
+    assert orders.read().num_rows == orders.count() == 4
+    assert 9 not in orders.counts()["id"].to_pylist()
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [

@@ -257,4 +257,8 @@ def _show(info: "CollectionInfo", what: str, rows: int, done: "Committed", *, as
     if as_json:
         emit_json(named(info, rows=rows, time=done.time))
         return
-    note(f"{what} {counted(rows, 'row')} of {info.name}, as of {shown_moment(done.time)}")
+    told = f"{what} {counted(rows, 'row')} of {info.name}"
+    if what == "deleted" and done.added:
+        # Only rows with negative counts are added.
+        told += f", and repaired {counted(done.added, 'row')} that a writer had removed too often"
+    note(f"{told}, as of {shown_moment(done.time)}")
