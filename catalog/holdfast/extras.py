@@ -20,7 +20,7 @@ _PACKAGES: Final[dict[Extra, tuple[str, ...]]] = {
     "postgres": ("psycopg", "psycopg_pool"),
     "s3": ("boto3", "botocore"),
     "spark": ("pyspark", "pandas"),
-    "sql": ("duckdb",),
+    "sql": ("duckdb", "fsspec"),
 }
 """The modules of each extra, by the names under which they are imported."""
 

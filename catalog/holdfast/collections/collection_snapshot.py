@@ -5,7 +5,7 @@ Each row is in one shard only, so the consolidated contents of all shards togeth
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.spec import CollectionState
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
 from holdfast.persist import PersistClient, Schema, Snapshot, SnapshotPart
+from holdfast.persist.parts.whole import PartFile
 from holdfast.persist.rows.evolution import fitted, newest
 from holdfast.persist.rows.row_filter import RowFilter
 from holdfast.persist.rows.schema import DIFF
@@ -79,6 +80,25 @@ class CollectionSnapshot:
         known = [[name for name in stored if name in shard.schema.names] for shard in self._shards]
         pairs = zip(self._shards, known, strict=True)
         return self._of([shard.narrowed(names) for shard, names in pairs], columns)
+
+    @contextmanager
+    def files(self, least_rows: int = 0) -> Iterator[list[PartFile] | None]:
+        """Parquet files with the rows of all shards, as `Snapshot.files` returns them. Or None.
+
+        Their columns have the stored names. Each shard has at least `least_rows` rows.
+        """
+        with self._there(), ExitStack() as stack:
+            found: list[PartFile] | None = []
+            for shard in self._shards:
+                files = None
+                if found is not None and shard.schema == self._schema:
+                    files = stack.enter_context(shard.files(least_rows))
+                found = None if found is None or files is None else [*found, *files]
+            yield found
+
+    def stored_columns(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The stored names of columns, in the same order."""
+        return self._names.stored_columns(names)
 
     def _of(self, shards: Sequence[Snapshot], columns: Sequence[str] | None) -> "CollectionSnapshot":
         return CollectionSnapshot(

@@ -9,7 +9,8 @@
 
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,14 @@ from holdfast.tables.filters import Where, filter_of
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.scan import rows_of_contents, snapshot_of
 from holdfast.text import naming
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from holdfast.tables.duckdb_files import PartFiles
+
+_LEAST_ROWS: Final = 64 * 1024
+"""To read the footers of parts again costs more than it saves for fewer rows."""
 
 
 class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no types
@@ -67,6 +76,52 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
         names = self._arrow.names if columns is None else list(columns)
         schema = pa.schema([self._arrow.field(name) for name in names])
         return _Scanner(pa.RecordBatchReader.from_batches(schema, self._rows(wanted, names)))
+
+    @contextmanager
+    def registered(
+        self, connection: "duckdb.DuckDBPyConnection", name: str, served: "PartFiles | None"
+    ) -> Iterator[None]:
+        """Let queries of a connection read the rows under a name while the block runs.
+
+        `served` are the files of the connection. If it is given, DuckDB decodes parts itself where it can.
+        """
+        with self._relation(connection, served) as relation:
+            if relation is None:
+                connection.register(name, self)
+            else:
+                relation.create_view(name, replace=True)
+            yield
+
+    @contextmanager
+    def _relation(
+        self, connection: "duckdb.DuckDBPyConnection", served: "PartFiles | None"
+    ) -> Iterator["duckdb.DuckDBPyRelation | None"]:
+        """All rows as a relation that reads Parquet files, if there are such files."""
+        if served is None or self._snapshot is None or self._filter is not None or not self._planned.is_plain:
+            yield None
+            return
+        from holdfast.tables.duckdb_files import select_of
+
+        names = self._arrow.names
+        with self._snapshot.files(_LEAST_ROWS) as files:
+            if not files:
+                yield None
+                return
+            columns = list(zip(self._snapshot.stored_columns(names), names, strict=True))
+            with served.serving(files, self._reading) as paths:
+                relation = select_of(connection, paths, columns)
+                expected = connection.from_arrow(self._arrow.empty_table())
+                yield relation if relation.types == expected.types else None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            # Without its hold, the table may lose the rest of the rows.
+            self._table.check_open()
+            yield
+        except BaseException as error:
+            self.error = self.error or error
+            raise
 
     def _rows(self, wanted: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if self._snapshot is None:

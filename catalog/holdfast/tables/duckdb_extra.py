@@ -90,3 +90,8 @@ def _similar(name: str, names: Sequence[str]) -> str:
 def first_line(error: Exception) -> str:
     """The first line of an error's text: the others show the query, and suggest something."""
     return str(error).partition("\n")[0].replace("Values list ", "table ")
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'

@@ -26,13 +26,14 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.complete_times import at_or_before
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.extras import needs
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
+from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.rows.canonical import to_polars
 from holdfast.persist.rows.casts import shown
-from holdfast.tables.duckdb_extra import first_line, import_duckdb, telling
+from holdfast.tables.duckdb_extra import first_line, import_duckdb, quoted, telling
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.opening import enter
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from holdfast.tables.dataset import TableDataset
+    from holdfast.tables.duckdb_files import PartFiles
 
 _AS_OF: Final = "as_of"
 _FORM: Final = (
@@ -180,10 +182,11 @@ class SqlResult:
 
         The reader is for one thread. Raises `BadInput` if the query is wrong, and like `Table.scan`.
         """
-        with ExitStack() as stack:
-            found = stack.enter_context(self._relation()).to_arrow_reader(_BATCH_ROWS)
-            ends = stack.pop_all()
-        return stream(found.schema, self._batches(found), ends.close)
+        try:
+            found, ends = self._begun()
+        except PartGone:
+            found, ends = self._begun(files=False)
+        return stream(found.schema, self._batches(found, ends), ends.close)
 
     def read(self) -> pa.Table:
         """All rows, in memory. Raises like `scan`."""
@@ -231,15 +234,27 @@ class SqlResult:
         )
         return "; ".join(filter(None, (columns, ", ".join(times))))
 
+    def _begun(self, *, files: bool = True) -> tuple[pa.RecordBatchReader, ExitStack]:
+        """Run the query. Return its rows, and what ends it. Raises `PartGone` only if it reads `files`."""
+        with ExitStack() as stack:
+            found = stack.enter_context(self._relation(files=files)).to_arrow_reader(_BATCH_ROWS)
+            return found, stack.pop_all()
+
     @contextmanager
-    def _relation(self) -> "Iterator[duckdb.DuckDBPyRelation]":
-        """The query in a connection of its own, bound to the tables."""
+    def _relation(self, *, files: bool = True) -> "Iterator[duckdb.DuckDBPyRelation]":
+        """The query in a connection of its own, bound to the tables.
+
+        With `files`, DuckDB decodes the parts of tables itself where it can.
+        """
         self._owner.check("this result of a query")
         if self._closed:
             raise BadInput("the result of the query is closed", hint="call holdfast.sql again")
-        with closing(_connected()) as connection, self._telling():
+        with closing(_connected()) as connection, self._telling(), ExitStack() as registered:
+            served = _served(connection) if files and self._rows else None
             for name, rows in self._rows.items():
-                connection.register(name.view, rows)
+                if not files:
+                    rows.error = None
+                registered.enter_context(rows.registered(connection, name.view, served))
             connection.execute(_MACRO)
             if self._declared.tables:
                 _declare(connection, self._declared)
@@ -247,7 +262,26 @@ class SqlResult:
             _check_types(relation)
             yield relation
 
-    def _batches(self, found: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _batches(self, found: pa.RecordBatchReader, ends: ExitStack) -> Iterator[pa.RecordBatch]:
+        given = 0
+        try:
+            for batch in self._read(found):
+                yield batch
+                given += 1
+            return
+        except PartGone:
+            if given:
+                raise HoldfastError(
+                    "sql: the query reads a part of a table that was compacted and deleted meanwhile",
+                    hint="run the query again",
+                ) from None
+        # Nothing was read yet, so it can be run again, in a way that goes on with other parts.
+        ends.close()
+        found, again = self._begun(files=False)
+        ends.push(again)
+        yield from self._read(found)
+
+    def _read(self, found: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         with closing(found), self._telling():
             while True:
                 try:
@@ -389,6 +423,17 @@ def _connected() -> "duckdb.DuckDBPyConnection":
     return connection
 
 
+def _served(connection: "duckdb.DuckDBPyConnection") -> "PartFiles":
+    """Let queries of a connection read files of parts."""
+    with needs("sql", "holdfast.sql"):
+        from holdfast.tables.duckdb_files import PartFiles
+    served = PartFiles()
+    connection.register_filesystem(served)
+    # What is read again is in the page cache.
+    connection.execute("SET enable_external_file_cache = false")
+    return served
+
+
 def _parsed(query: str) -> _Parsed:
     """What a query is about. Raises `BadInput`."""
     with closing(_connected()) as connection, telling():
@@ -491,23 +536,19 @@ def _declare(connection: "duckdb.DuckDBPyConnection", declared: _Declared) -> No
     connection.execute(_LISTED)
     for name in declared.hidden:
         # DuckDB looks for temporary views first.
-        view = _quoted(name)
+        view = quoted(name)
         connection.execute(f"CREATE TEMP VIEW {view} AS FROM system.main.{view}")
     for info in declared.tables:
         schema = info.schema
         relation = connection.from_arrow(schema.arrow.empty_table())
         columns = [
-            f"{_quoted(field.name)} {type_}{'' if field.nullable else ' NOT NULL'}"
+            f"{quoted(field.name)} {type_}{'' if field.nullable else ' NOT NULL'}"
             for field, type_ in zip(schema.arrow, relation.types, strict=True)
         ]
         # A key of DuckDB can't be null.
         if schema.key and not any(column.nullable for column in schema.key):
-            columns.append(f"PRIMARY KEY ({', '.join(map(_quoted, schema.key_names))})")
-        connection.execute(f"CREATE TABLE {_quoted(info.name)} ({', '.join(columns)})")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, schema.key_names))})")
+        connection.execute(f"CREATE TABLE {quoted(info.name)} ({', '.join(columns)})")
 
 
 def _constants(connection: "duckdb.DuckDBPyConnection", given: Sequence[Any]) -> list[str]:

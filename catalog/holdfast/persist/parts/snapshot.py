@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -31,6 +31,7 @@ from holdfast.persist.parts.picked import inline_contents, picked
 from holdfast.persist.parts.runs import At, merged
 from holdfast.persist.parts.split import cuts
 from holdfast.persist.parts.unsummed import unsummed
+from holdfast.persist.parts.whole import PartFile, whole_parts
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.consolidate import Source, consolidate_at
 from holdfast.persist.rows.evolution import lowered, newest, upgraded_range
@@ -198,6 +199,31 @@ class Snapshot:
                     return schema, parts
             except PartGone as gone:
                 state = self._replanned(state, gone)
+
+    @contextmanager
+    def files(self, least_rows: int = 0) -> Iterator[list[PartFile] | None]:
+        """The parts whose rows, without `_time` and `_diff`, are the contents; None if there are none.
+
+        They are Parquet files of the snapshot's schema, and are kept while the block runs. Also None if there
+        are fewer than `least_rows` rows, and for a piece, a difference or a filtered snapshot. Raises the
+        errors of `to_table`.
+        """
+        if self._wanted != EVERYTHING or self._after is not None or self._filter is not None:
+            yield None
+            return
+        state = self._readable()
+        runs = [run for batch in state.batches for run in batch.runs]
+        with self._pins.pin(state), ExitStack() as opened:
+            found: list[PartFile] | None = None
+            # What is gone is gone for this version only: the others read a newer one.
+            with suppress(PartGone):
+                known = whole_parts(self._machine, self.schema, runs, self.as_of, least_rows)
+                if known is not None:
+                    files = [PartFile(self._machine, each, self._pins.beat) for each in known]
+                    for each in files:
+                        opened.callback(each.close)
+                    found = files
+            yield found
 
     def stored_bytes(self) -> int:
         """Estimate how many stored bytes a read covers."""

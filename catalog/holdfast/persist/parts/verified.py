@@ -168,7 +168,7 @@ def open_known(machine: Machine, known: KnownPart) -> Iterator[pa.NativeFile]:
 
     Raises `PartGone` if its blob does not exist any more. Reading raises `CorruptBlob` for damaged bytes.
     """
-    with _open(machine, known.part) as file:
+    with open_part_file(machine, known.part) as file:
         blocks = _BlockFile(file, known.part, known.blocks)
         with pa.PythonFile(blocks, mode="r") as verified:
             yield verified
@@ -269,7 +269,8 @@ def forget(machine: Machine, part: Part) -> bool:
         return machine in _kept and _kept[machine].drop(str(part.blob_key))
 
 
-def _open(machine: Machine, part: Part) -> pa.NativeFile:
+def open_part_file(machine: Machine, part: Part) -> pa.NativeFile:
+    """Open a part for random access, without verifying it. Raises `PartGone`."""
     key = str(part.blob_key)
 
     def attempt() -> pa.NativeFile:
@@ -285,7 +286,7 @@ def _verified(machine: Machine, part: Part, blocks: "array[int] | None") -> Know
     """Read the footer of a part. Without the checksums of its blocks, first read and compare all of it."""
 
     def attempt() -> KnownPart:
-        with _open(machine, part) as file:
+        with open_part_file(machine, part) as file:
             return _known_of(machine, part, file, blocks or _blocks_of(part, file))
 
     return retry(attempt, machine.config, machine.clock)
@@ -326,6 +327,17 @@ def _checksums(data: bytes) -> list[int]:
     return [google_crc32c.value(data[start : start + BLOCK_BYTES]) for start in starts]
 
 
+def verified_bytes(file: pa.NativeFile, part: Part, blocks: "array[int]", start: int, end: int) -> bytes:
+    """Read some bytes of a part, which are there. Raises `CorruptBlob` if one of their blocks is damaged."""
+    first, last = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
+    begin = first * BLOCK_BYTES
+    data: bytes = file.read_at(min(part.size_bytes, last * BLOCK_BYTES) - begin, begin)
+    if _checksums(data) != blocks[first:last].tolist():
+        what = f"the verified bytes from {begin} to {begin + len(data)}"
+        raise CorruptBlob(str(part.blob_key), what, "other bytes")
+    return data[start - begin : end - begin]
+
+
 class _BlockFile(RandomInput):
     """A part of a file, in which each block that is read is compared with its checksum."""
 
@@ -340,13 +352,6 @@ class _BlockFile(RandomInput):
         end = self.size if size < 0 else min(self.size, self.at + size)
         if end <= self.at:
             return b""
-        first = self.at // BLOCK_BYTES
-        start = first * BLOCK_BYTES
-        data = self._file.read_at(min(self.size, -(-end // BLOCK_BYTES) * BLOCK_BYTES) - start, start)
-        expected = self._blocks[first : -(-end // BLOCK_BYTES)].tolist()
-        if _checksums(data) != expected:
-            what = f"the verified bytes from {start} to {start + len(data)}"
-            raise CorruptBlob(str(self._part.blob_key), what, "other bytes")
-        found: bytes = data[self.at - start : end - start]
+        found = verified_bytes(self._file, self._part, self._blocks, self.at, end)
         self.at = end
         return found

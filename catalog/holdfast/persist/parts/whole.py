@@ -1,0 +1,120 @@
+"""Parts that are the contents of a shard as they are, for engines that decode Parquet themselves.
+
+- The rows of a part need no change if each of them was added once, at a wanted time, under the schema of the
+  contents. The footer says so, which was verified.
+- An engine may only trust the bounds of values in a footer if no value is NaN. Parquet's statistics skip NaN,
+  and engines differ in what they conclude from that. So a part with NaN is not read in this way.
+- The engine reads through a `PartFile`. It gets no byte that was not verified
+  (`holdfast.persist.parts.verified`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast.errors import CorruptBlob
+from holdfast.persist.parts.row_groups import times_and_diff
+from holdfast.persist.parts.runs import Run
+from holdfast.persist.parts.verified import (
+    KnownPart,
+    forget,
+    known_part,
+    open_part_file,
+    verified_bytes,
+)
+from holdfast.persist.rows.groups import groups_with_nan
+from holdfast.persist.rows.part import UNREADABLE, read_error
+from holdfast.persist.rows.schema import Schema
+from holdfast.persist.state.machine import Machine, retry
+
+_NO_NAN: Final = "no value is NaN"
+
+
+class PartFile:
+    """The bytes of a part, as a file for several threads. Close it when no thread reads any more."""
+
+    def __init__(self, machine: Machine, known: KnownPart, between: Callable[[], None]) -> None:
+        self.size: Final = known.part.size_bytes
+        self._machine = machine
+        self._known = known
+        self._between = between
+        # Each thread that reads takes a file of its own. The first one stays readable on local disks, even if
+        # the part is deleted.
+        self._idle: list[pa.NativeFile] = [open_part_file(machine, known.part)]
+
+    def read_at(self, start: int, size: int) -> bytes:
+        """Read at most `size` bytes. Retries like all reads of a part.
+
+        Raises:
+            PartGone: the blob was deleted.
+            CorruptBlob: the bytes are damaged.
+        """
+        self._between()
+        end = min(self.size, start + size)
+        if end <= start:
+            return b""
+        part = self._known.part
+        try:
+            return self._read(start, end)
+        except CorruptBlob:
+            # A cached copy may be damaged since it was verified. The second error is the store's.
+            if not forget(self._machine, part):
+                raise
+        self.close()
+        self._known = known_part(self._machine, part)
+        return self._read(start, end)
+
+    def _read(self, start: int, end: int) -> bytes:
+        return retry(lambda: self._attempt(start, end), self._machine.config, self._machine.clock)
+
+    def _attempt(self, start: int, end: int) -> bytes:
+        part = self._known.part
+        try:
+            file = self._idle.pop()
+        except IndexError:
+            file = open_part_file(self._machine, part)
+        try:
+            found = verified_bytes(file, part, self._known.blocks, start, end)
+        except BaseException as error:
+            file.close()
+            if isinstance(error, UNREADABLE):
+                raise read_error(error, str(part.blob_key)) from error
+            raise
+        self._idle.append(file)
+        return found
+
+    def close(self) -> None:
+        """Close what is open. A later read opens the part again."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def whole_parts(
+    machine: Machine, schema: Schema, runs: Sequence[Run], as_of: int, least_rows: int
+) -> list[KnownPart] | None:
+    """Return the parts whose rows, together, are the contents at a time; None if some rows need a change.
+
+    Also None if there are fewer than `least_rows` rows. Raises `PartGone` and `CorruptBlob`.
+    """
+    parts = [part for run in runs for part in run if part.lower <= as_of]
+    if machine.config.audit_pushdown or sum(part.rows for part in parts) < least_rows:
+        return None
+    if any(part.inline is not None or machine.schema_of(part) != schema for part in parts):
+        return None
+    found = [known_part(machine, part) for part in parts]
+    return found if found and all(_is_whole(known, schema, as_of) for known in found) else None
+
+
+def _is_whole(known: KnownPart, schema: Schema, as_of: int) -> bool:
+    groups = range(known.metadata.num_row_groups)
+    if not groups:
+        return False
+    part = known.part
+    times, diff = times_and_diff(known, groups)
+    if diff != 1 or times is None or times[0] < part.lower or times[1] > min(part.upper - 1, as_of):
+        return False
+    if _NO_NAN not in known.bounds.derived:
+        nan = [groups_with_nan(column, known.metadata) for column in schema.columns]
+        known.bounds.derived[_NO_NAN] = all(each is not None and not each for each in nan)
+    return bool(known.bounds.derived[_NO_NAN])

@@ -1,0 +1,120 @@
+"""Serves the parts of tables to DuckDB as files, so that it decodes Parquet itself, with all of its threads.
+
+- A part is read in this way only if its rows are the contents as they are (`holdfast.persist.parts.whole`),
+  and if DuckDB reads every column under the same type as it gets from Arrow.
+- DuckDB gets verified bytes only. It passes only the text of an error on, so the error is kept, and raised
+  instead.
+- To read, a thread of DuckDB moves the position of a file first. Several threads use one file at a time. So
+  each thread has a position of its own. A read is refused if its thread did not move the position before it.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from fsspec import AbstractFileSystem
+
+from holdfast.persist.parts.whole import PartFile
+from holdfast.tables.duckdb_extra import quoted
+
+if TYPE_CHECKING:
+    import duckdb
+
+PROTOCOL: Final = "holdfast"
+Reading: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""What each read of a file runs in: it checks whether reads are allowed, and keeps the error."""
+
+
+class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
+    """The files that queries of one database read. Thread-safe. Nothing can be written or listed."""
+
+    protocol = PROTOCOL
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = count()
+        self._files: dict[str, tuple[PartFile, Reading]] = {}
+
+    @contextmanager
+    def serving(self, files: Sequence[PartFile], reading: Reading) -> Iterator[list[str]]:
+        """Yield names under which DuckDB can read the files while the block runs."""
+        paths = [f"{PROTOCOL}://{next(self._numbers)}" for _ in files]
+        names = [_name(path) for path in paths]
+        self._files.update((name, (file, reading)) for name, file in zip(names, files, strict=True))
+        try:
+            yield paths
+        finally:
+            for name in names:
+                del self._files[name]
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> "_Input":
+        """Open a file for reading."""
+        if mode != "rb":
+            raise PermissionError(f"{path} can only be read")
+        return _Input(*self._file(path))
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """What DuckDB asks of a file."""
+        return {"name": _name(path), "size": self._file(path)[0].size, "type": "file"}
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """Whether a query may read the file now."""
+        return _name(path) in self._files
+
+    def glob(self, path: str, **_: Any) -> list[str]:
+        """The name itself: there are no patterns."""
+        return [_name(path)] if self.exists(path) else []
+
+    def modified(self, path: str) -> datetime:  # noqa: ARG002
+        """Files never change."""
+        return datetime(2000, 1, 1, tzinfo=UTC)
+
+    def _file(self, path: str) -> tuple[PartFile, Reading]:
+        try:
+            return self._files[_name(path)]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+
+def _name(path: str) -> str:
+    return path.removeprefix(f"{PROTOCOL}://")
+
+
+class _Input:
+    """A file as DuckDB reads it."""
+
+    def __init__(self, file: PartFile, reading: Reading) -> None:
+        self._file = file
+        self._reading = reading
+        self._places: dict[int, int] = {}
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: self._file.size}[whence]
+        self._places[threading.get_ident()] = start + offset
+        return start + offset
+
+    def tell(self) -> int:
+        return self._places.get(threading.get_ident(), 0)
+
+    def read(self, size: int = -1) -> bytes:
+        with self._reading():
+            place = self._places.pop(threading.get_ident())
+            return self._file.read_at(place, self._file.size - place if size < 0 else size)
+
+    def close(self) -> None:
+        """Do nothing: the file belongs to the query."""
+
+
+def select_of(
+    connection: "duckdb.DuckDBPyConnection", paths: Sequence[str], columns: Sequence[tuple[str, str]]
+) -> "duckdb.DuckDBPyRelation":
+    """Select columns of Parquet files: (name in the files, name)."""
+    shown = ", ".join(f"{quoted(stored)} AS {quoted(name)}" for stored, name in columns)
+    listed = ", ".join(f"'{path}'" for path in paths)
+    options = "filename = false, hive_partitioning = false, union_by_name = false, binary_as_string = false"
+    return connection.sql(f"SELECT {shown} FROM read_parquet([{listed}], {options})")  # noqa: S608

@@ -1,0 +1,296 @@
+"""Queries in which DuckDB decodes the parts of tables itself, compared with queries that get Arrow batches."""
+
+import datetime as dt
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.errors import BadInput, CorruptBlob, HoldfastError
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.parts.part_store import PartGone
+from holdfast.persist.parts.whole import PartFile
+from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.tables import SqlResult, Table, dataset
+from holdfast.tables.duckdb_files import _Input
+from unit.tables.test_table_scan import COLUMNS, FLOATS, ROW
+from unit.tables.test_table_sql import CONDITIONS, counts
+
+_PARTS = PersistConfig(maintenance="off", inline_max_bytes=0)
+_PARQUET, _ARROW = "READ_PARQUET", "PYTHON_ARROW_SCAN"
+MANY = 10_000
+
+
+@pytest.fixture(autouse=True)
+def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "_LEAST_ROWS", 0)
+
+
+def opened(config: PersistConfig = _PARTS) -> tuple[MemoryBlob, PersistClient]:
+    blob = MemoryBlob()
+    return blob, PersistClient(Location.of(blob, MemoryConsensus()), config=config)
+
+
+@pytest.fixture
+def there() -> Iterator[tuple[MemoryBlob, PersistClient, Table]]:
+    blob, client = opened()
+    with client, holdfast.table(client, "t", columns={"id": "int64", "s": "string?"}, key="id") as table:
+        table.append({"id": range(MANY), "s": [f"text {i}" for i in range(MANY)]})
+        yield blob, client, table
+
+
+def how(client: PersistClient, query: str, **options: Any) -> str:
+    """How the plan of a query reads its table."""
+    with holdfast.sql(client, f"EXPLAIN {query}", **options) as result:
+        plan = result.read().to_pylist()[0]["explain_value"]
+    (found,) = [each for each in (_PARQUET, _ARROW) if each in plan]
+    return found
+
+
+def same(client: PersistClient, query: str, **options: Any) -> str:
+    """Compare the rows of a query with those that it has without files. Returns how it reads its table."""
+    with holdfast.sql(client, query, **options) as result:
+        found = result.read()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("holdfast.tables.queries._served", lambda _: None)
+            expected = result.read()
+    assert found.schema == expected.schema
+    assert counts(found) == counts(expected)
+    return how(client, query, **options)
+
+
+def test_values_of_all_types_are_the_same() -> None:
+    now = dt.datetime(2026, 1, 1, 12, 30, 15, 7000)
+    types: dict[str, tuple[str, list[Any]]] = {
+        "bool": ("bool", [True, False]),
+        "int8": ("int8", [-128, 127]),
+        "int16": ("int16?", [None, 32767]),
+        "int32": ("int32", [-(2**31), 5]),
+        "int64": ("int64?", [-(2**63), None]),
+        "uint8": ("uint8", [0, 255]),
+        "uint16": ("uint16", [0, 65535]),
+        "uint32": ("uint32", [0, 2**32 - 1]),
+        "uint64": ("uint64", [0, 2**64 - 1]),
+        "float32": ("float32?", [-0.0, math.inf]),
+        "float64": ("float64?", [None, -math.inf]),
+        "string": ("string?", ["ä\0b", "z" * 9000]),
+        "binary": ("binary?", [b"\x00\xff", None]),
+        "date32": ("date32", [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+        "stamp": ("timestamp", [now, dt.datetime(1, 1, 1)]),
+        "utc": ("timestamp_utc", [now.replace(tzinfo=dt.UTC), dt.datetime(9999, 1, 1, tzinfo=dt.UTC)]),
+        "dec": ("decimal128(38,10)?", [Decimal("-12345678901234567890.0123456789"), None]),
+        "small": ("decimal128(9,2)", [Decimal("-1.25"), Decimal("9999999.99")]),
+    }
+    _, client = opened()
+    with client:
+        for name, (kind, given_values) in types.items():
+            with holdfast.table(client, name, columns={"x": kind}) as table:
+                table.append({"x": [*given_values, *given_values]})
+            assert same(client, f'SELECT x, x IS NULL AS n FROM "{name}"') == _PARQUET, name
+        for name, kind in {
+            "nested": "struct<a: int64, b: list<string>>?",
+            "seconds": "timestamp[s]?",
+            "ms": "timestamp[ms]?",
+            "ns": "timestamp[ns]?",
+            "time": "time64[us]?",
+            "zone": "timestamp[us, Europe/Berlin]?",
+        }.items():
+            with holdfast.table(client, name, columns={"id": "int64", "x": kind}) as table:
+                values: list[Any] = [None, now]
+                if name == "nested":
+                    values = [None, {"a": 1, "b": ["x"]}]
+                elif name == "time":
+                    values = [None, dt.time(1, 2, 3, 4)]
+                elif name == "zone":
+                    values = [None, now.replace(tzinfo=dt.UTC)]
+                elif name == "seconds":
+                    values = [None, now.replace(microsecond=0)]
+                table.append([{"id": i, "x": each} for i, each in enumerate(values)])
+            same(client, f'SELECT * FROM "{name}"')
+
+
+NUMBERS = [each for each in FLOATS if each is None or not math.isnan(each)]
+
+
+@settings(max_examples=25)
+@given(
+    rows=st.lists(st.tuples(ROW, st.sampled_from([1, 1, 1, 2, -1])), min_size=1, max_size=8),
+    changes=st.lists(st.sampled_from(["add", "widen", "rename", "drop", "none"]), max_size=2),
+    condition=CONDITIONS,
+    has_nan=st.booleans(),
+)
+def test_rows_of_any_history_are_the_same(
+    rows: list[tuple[dict[str, Any], int]], changes: list[str], condition: str, has_nan: bool
+) -> None:
+    _, client = opened()
+    with client, holdfast.table(client, "t", columns=COLUMNS) as table:
+        times = []
+        names = {name: name for name in COLUMNS}
+        steps: list[Any] = [*rows[:4], *changes, *rows[4:]]
+        for number, step in enumerate(steps):
+            if isinstance(step, str):
+                change(table, step, number)
+                if step == "rename":
+                    names["n"] = table.schema.names[3] if len(table.schema.names) > 3 else "n"
+                continue
+            row, diff = step
+            if not has_nan and row["f"] is not None and math.isnan(row["f"]):
+                row = {**row, "f": 0.5}
+            there = {name: value for name, value in row.items() if name in table.schema.names}
+            if diff < 0:
+                table.append([there])
+            times.append(table.append([{**there, "_diff": diff}]))
+        shown = [name for name in ("id", "f", "s", "n") if name in table.schema.names]
+        usable = all(name in shown or f"{name} " not in condition for name in COLUMNS)
+        for time in {times[0], times[-1]}:
+            same(client, "SELECT * FROM t", as_of=time)
+            same(client, f"SELECT count(*), {', '.join(f'max({each})' for each in shown)} FROM t", as_of=time)
+            if usable:
+                same(client, f"SELECT * FROM t WHERE {condition}", as_of=time)
+
+
+def change(table: Table, what: str, number: int) -> None:
+    names = table.schema.names
+    if what == "add":
+        table.alter(add={f"more{number}": "string?"})
+    elif what == "widen" and "n" in names:
+        table.alter(types={"n": "int64?"})
+    elif what == "rename" and "n" in names:
+        table.rename_column("n", f"renamed{number}")
+    elif what == "drop" and "s" in names:
+        table.drop_column("s")
+
+
+def test_when_duckdb_decodes_parts_itself(there: tuple[MemoryBlob, PersistClient, Table]) -> None:
+    _, client, table = there
+    first = table.latest_time()
+    query = "SELECT sum(id), max(s) FROM t WHERE id % 7 = 3"
+    assert same(client, query) == _PARQUET
+    assert same(client, "SELECT id, s FROM t WHERE id BETWEEN 77 AND 99") == _PARQUET
+    # Several runs that only add rows, also some that come after the time.
+    table.append({"id": range(MANY, MANY + 9), "s": ["x"] * 9})
+    assert same(client, query) == same(client, query, as_of=first) == _PARQUET
+    # Names and hidden columns are those of the record.
+    table.alter(add={"late": "int64?"})
+    assert same(client, "SELECT * FROM t") == _ARROW
+    # Rows were removed.
+    removed = table.delete([1, 2])
+    assert same(client, query, as_of=removed) == _ARROW
+    assert same(client, "SELECT count(*) FROM t") == _ARROW
+    with holdfast.table(client, "twice", columns={"id": "int64"}) as twice:
+        twice.append([{"id": 1, "_diff": 2}])
+        assert same(client, "SELECT * FROM twice") == _ARROW
+    for config in (PersistConfig(maintenance="off"), PersistConfig(audit_pushdown=True, inline_max_bytes=0)):
+        _, other = opened(config)
+        with other, holdfast.table(other, "t", columns={"id": "int64"}) as inline:
+            inline.append([{"id": 1}])
+            assert same(other, "SELECT * FROM t") == _ARROW
+
+
+def test_a_part_with_nan_is_not_read_by_its_statistics() -> None:
+    _, client = opened()
+    with client, holdfast.table(client, "t", columns={"f": "float64", "n": "int64"}) as table:
+        table.append({"f": [0.5, math.nan, 1.0], "n": [1, 2, 3]})
+        for condition, found in (("f > 100", 2), ("isnan(f)", 2), ("f = 'nan'::double", 2)):
+            with holdfast.sql(client, f"SELECT n FROM t WHERE {condition}") as result:
+                assert result.read().to_pylist() == [{"n": found}]
+        with holdfast.sql(client, "SELECT max(f) FROM t") as result:
+            assert math.isnan(result.read().column(0)[0].as_py())
+
+
+def test_damaged_bytes_are_an_error_that_names_the_part(
+    there: tuple[MemoryBlob, PersistClient, Table],
+) -> None:
+    blob, client, _ = there
+    (key,) = [each.key for each in blob.list("") if (blob.get(each.key) or b"").startswith(b"PAR1")]
+    data = blob.get(key)
+    assert data is not None
+    with holdfast.sql(client, "SELECT sum(id), count(DISTINCT s) FROM t") as result:
+        expected = result.read()
+        # The part is known by now. So this is found by the checksums of its blocks.
+        for place in (4, len(data) // 2, len(data) - 20):
+            blob.put(key, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            with pytest.raises(CorruptBlob, match=key.rpartition("/")[2]):
+                result.read()
+        blob.put(key, data)
+    with holdfast.sql(client, "SELECT sum(id), count(DISTINCT s) FROM t") as result:
+        assert result.read() == expected
+
+
+def test_a_query_whose_part_was_deleted_goes_on_with_others(
+    there: tuple[MemoryBlob, PersistClient, Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client, _ = there
+    read_at = PartFile.read_at
+    left = 0
+
+    def gone(self: PartFile, start: int, size: int) -> bytes:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise PartGone("p1")
+        return read_at(self, start, size)
+
+    query = "SELECT count(*), sum(id), max(s) FROM t"
+    with holdfast.sql(client, query) as result:
+        expected = result.read()
+        monkeypatch.setattr(PartFile, "read_at", gone)
+        for allowed in range(8):
+            left = allowed
+            assert result.read() == expected
+            left = allowed
+            assert result.schema == expected.schema
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlResult, "_read", lambda *_: yields_and_fails(expected.to_batches()[0]))
+        left = 10**6
+        with holdfast.sql(client, query) as result, pytest.raises(HoldfastError, match="compacted") as error:
+            result.read()
+        assert error.value.hint == "run the query again"
+
+
+def yields_and_fails(batch: Any) -> Iterator[Any]:
+    yield batch
+    raise PartGone("p1")
+
+
+def test_a_result_that_is_closed_reads_no_more(there: tuple[MemoryBlob, PersistClient, Table]) -> None:
+    _, client, _ = there
+    result = holdfast.sql(client, "SELECT * FROM t ORDER BY s")
+    scan = result.scan()
+    result.close()
+    with pytest.raises(BadInput, match="table t is closed"):
+        scan.read_all()
+
+
+def test_threads_of_duckdb_read_where_they_seek() -> None:
+    data = bytes(range(256)) * 4
+    part: Any = SimpleNamespace(size=len(data), read_at=lambda start, size: data[start : start + size])
+    file = _Input(part, nullcontext)
+    turns = threading.Barrier(8)
+    wrong = []
+
+    def reads(number: int) -> None:
+        for turn in range(50):
+            place = (number * 97 + turn * 13) % 900
+            turns.wait()
+            assert file.seek(place) == file.tell() == place
+            turns.wait()
+            if file.read(100) != data[place : place + 100]:
+                wrong.append(place)
+
+    threads = [threading.Thread(target=reads, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    with pytest.raises(KeyError):
+        file.read(1)
