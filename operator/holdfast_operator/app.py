@@ -94,6 +94,12 @@ _LISTING: Final = "listing"
 """The key of the trouble that resources or their CRDs can't be listed."""
 _COMPARING: Final = "comparing"
 """The beginning of the key of the trouble that the versions of a kind can't be listed."""
+_WATCHING: Final = "watching"
+"""The key of the trouble that watches don't work."""
+_CHECK_SECONDS: Final = 5.0
+"""How often it is checked whether the watches work."""
+_UNWATCHED_SECONDS: Final = 60.0
+"""How often the versions of all objects are compared while a watch doesn't work."""
 _LISTED_SECONDS: Final = 5.0
 """How long after a list of kopf the versions of all objects are compared."""
 _TRIM_SECONDS: Final = 30.0
@@ -372,13 +378,12 @@ class Operator:
                 self._queue_up(key)
 
     async def _compare_again_and_again(self) -> None:
-        """Compares the versions of all objects at each resync, and after each list of kopf."""
+        """Compares the versions of all objects at each resync, and after each list of kopf.
+
+        While a watch is down, it compares them each minute.
+        """
         while not self._stop.is_set():
-            self._compare_soon.clear()
-            await self._clock.wait(self._compare_soon, self._options.resync)
-            if self._compare_soon.is_set():
-                # More objects of the same list follow.
-                await self._clock.wait(self._stop, _LISTED_SECONDS)
+            await self._wait_to_compare()
             for kind in set(Kind) - self._undefined:
                 what = f"{_COMPARING} {kind.plural}"
                 try:
@@ -389,6 +394,26 @@ class Operator:
                     log.exception("the %s could not be compared with the API server", kind.plural)
                 else:
                     self._troubles.over(what, f"the {kind.plural} are compared with the API server again")
+
+    async def _wait_to_compare(self) -> None:
+        self._compare_soon.clear()
+        since = self._clock.monotonic()
+        while not self._compare_soon.is_set():
+            resync = self._options.resync
+            if down := self._informer.down():
+                resync = min(resync, _UNWATCHED_SECONDS)
+                text = (
+                    f"no watch works for {', '.join(down)}: resources are requested each time until it does"
+                )
+                self._troubles.tell(_WATCHING, text)
+            else:
+                self._troubles.over(_WATCHING, "all watches work again")
+            left = since + resync - self._clock.monotonic()
+            if left <= 0:
+                return
+            await self._clock.wait(self._compare_soon, min(left, _CHECK_SECONDS))
+        # More objects of the same list follow.
+        await self._clock.wait(self._stop, _LISTED_SECONDS)
 
     async def _compare(self, kind: Kind) -> None:
         """Finds objects of which no event has reported the last change, and reconciles them."""
@@ -536,7 +561,7 @@ class Operator:
         )
 
     def _on_informer_end(self, error: BaseException | None) -> None:
-        self._kube.known.follows = False
+        self._kube.known.follow(lambda: False)
         log.error("the watches ended by themselves and are restarted: %s", error)
         self._metrics.informer_restarts.inc()
         if self._restarting is not None:
@@ -553,8 +578,9 @@ class Operator:
 
     def _watch(self) -> None:
         """Starts to watch the defined kinds, and to check for those that aren't defined."""
-        self._kube.known.follows = True
-        self._informer.start()
+        informer = self._informer
+        informer.start(set(Kind) - self._undefined)
+        self._kube.known.follow(lambda: not informer.down())
         if self._undefined:
             names = _names(self._undefined)
             log.warning("the cluster has no CRD of %s: it has no such resources until it is installed", names)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from testbed.children import plain_path
 from testbed.faultyapi import FaultyApi
 from testbed.kube import ControlPlane
 from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd
@@ -17,6 +18,12 @@ from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_cr
 pytestmark = pytest.mark.kube
 
 Make = Callable[..., dict[str, Any]]
+IMPATIENT = """
+from holdfast_operator.engine import watches
+
+watches.SILENCE_SECONDS, watches._RESPONSE_SECONDS, watches._STEADY_SECONDS = 2.0, 1.0, 1.0
+"""
+"""Finds watches that don't work sooner than a server sends bookmarks."""
 REASON = '.status.conditions[?(@.type=="Ready")].reason'
 
 
@@ -111,6 +118,11 @@ def test_a_late_watch_launches_no_second_job_and_repeats_no_step(
     # Its end is noticed by the watch.
     world.objects.delete(f"sparkapplications/{made['metadata']['name']}")
     world.wait_for("collsnap/one", REASON, "SnapshotRetrying")
+    # Without a watch they are listed each time.
+    api.refuse("sparkapplications?watch=true", "drop")
+    api.cut()
+    lists = api.reads["list sparkapplications"]
+    world.settle(lambda: api.reads["list sparkapplications"] > lists + 2, lambda: str(dict(api.reads)))
 
 
 @pytest.mark.long
@@ -132,6 +144,46 @@ def test_what_no_watch_reports_is_found_by_a_resync(
     world.settle(lambda: api.reads["list catalogmigrations"] > before + 2, lambda: str(dict(api.reads)))
     assert not [line for line in operator.lines() if "exception" in line]
     api.refuse("storagecollections?watch=true")
+
+
+@pytest.mark.long
+def test_nothing_is_known_while_a_watch_is_down(
+    world: Any, api: FaultyApi, make_collection: Make, tmp_path: Path
+) -> None:
+    """Whether its requests fail, or it stays open and silent. All other requests work."""
+    (tmp_path / "impatient").mkdir()
+    (tmp_path / "impatient" / "sitecustomize.py").write_text(IMPATIENT)
+    environment = {"PYTHONPATH": plain_path(tmp_path / "impatient")}
+    operator = world.start(through=api.cluster(world.folder), environment=environment)
+    # It is looked at again and again.
+    world.apply(make_collection("lonely", catalogRef={"name": "nobody"}))
+    world.wait_stalled("coll/lonely", "CatalogNotFound")
+
+    def count(part: str) -> int:
+        return sum(part in line["message"] for line in operator.lines())
+
+    def rests() -> bool:
+        before = api.reads["get storagecollections"]
+        operator.wait_for_looks(4)
+        return api.reads["get storagecollections"] == before
+
+    for times, (begin, end) in enumerate(
+        [
+            (lambda: api.refuse("?watch=true", "drop"), lambda: api.refuse("?watch=true")),
+            (api.stall, lambda: api.stall(stalled=False)),
+        ]
+    ):
+        world.settle(rests, lambda: str(dict(api.reads)))
+        begin()
+        if not times:
+            api.cut()
+        world.settle(lambda now=times: count("no watch works for") > now, operator.log.read_text)
+        before = api.reads["get storagecollections"]
+        world.settle(
+            lambda now=before: api.reads["get storagecollections"] > now + 2, lambda: str(dict(api.reads))
+        )
+        end()
+        world.settle(lambda now=times: count("all watches work again") > now, operator.log.read_text)
 
 
 @pytest.mark.long

@@ -61,6 +61,8 @@ class FaultyApi:
         self._always: dict[str, str] = {}
         self._hidden = ""
         self._late_s = 0.0
+        self._flows: Final = threading.Event()
+        self._flows.set()
         self.faults: Counter[str] = Counter()
         """What was met how often."""
         self.writes: Counter[str] = Counter()
@@ -129,6 +131,13 @@ class FaultyApi:
         with self._lock:
             self._late_s = seconds
 
+    def stall(self, *, stalled: bool = True) -> None:
+        """Keep watches open, but deliver nothing on them, nor any response to new ones, until it ends."""
+        if stalled:
+            self._flows.clear()
+        else:
+            self._flows.set()
+
     def calm(self) -> None:
         """No more faults from now on."""
         with self._lock:
@@ -144,6 +153,7 @@ class FaultyApi:
 
     def close(self) -> None:
         """End all connections."""
+        self.stall(stalled=False)
         self._server.close()
         self.cut()
 
@@ -232,6 +242,7 @@ class FaultyApi:
 
     def _stream(self, client: BaseHTTPRequestHandler, fault: str | None) -> None:
         """Pass a watch on; one with a fault ends soon, in the middle of whatever comes."""
+        self._flows.wait()
         with self._upstream(client, None) as (end, answer):
             if answer.status != 200:
                 return _answer(client, answer.status, "application/json", answer.read())
@@ -243,6 +254,7 @@ class FaultyApi:
                 end.settimeout(None)
                 while chunk := answer.read1(1 << 16):
                     time.sleep(self._late_s)
+                    self._flows.wait()
                     _chunk(client, chunk)
                 client.wfile.write(b"0\r\n\r\n")
                 return None

@@ -220,7 +220,9 @@ class CollectionHandler(Handler[CollectionView]):
     async def _with_catalog(self, seen: CollectionView, catalog: ObjectKey) -> CollectionView:
         try:
             await self._cache.freed(catalog)
-            body = await self.services.kube.get(catalog)
+            # A deletion that waits for its Catalog must see that it is gone.
+            waits = seen.deleting and self._stores.opened(catalog) is None
+            body = await self.services.kube.get(catalog, fresh=waits)
         except Gone:
             return replace(seen, catalog=CatalogState.MISSING)
         observed = body["spec"].get("access") == Access.OBSERVED

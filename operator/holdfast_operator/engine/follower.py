@@ -6,6 +6,8 @@ module follows what belongs to the jobs: applications, Jobs and pods.
 Invariants
 - The server selects the objects by label. A cluster has many other Jobs and pods.
 - A watch that was cut continues where it was. If its version is too old, everything is listed again.
+- After a watch has failed, nothing is known until one delivers something: an event, or the line that the
+  server sends each minute. A watch without a line for 90 seconds has failed.
 - A type that isn't served, or that the role doesn't allow to watch, is tried again from time to time. While
   it can't be watched, `Kube.list` requests it each time.
 """
@@ -101,6 +103,7 @@ class Follower:
                     failures = 0
                     async for event in self._watch(session, version):
                         version = self._take(event) or version
+                        self._objects.synced = True
                     pause = 0.0
                 except Expired:
                     version, pause = None, 0.0
@@ -117,6 +120,7 @@ class Follower:
                     version, pause = None, _FORBIDDEN_SECONDS
                 except (KubeError, aiohttp.ClientError, OSError, ValueError) as error:
                     failures += 1
+                    self._objects.synced = False
                     pause = self._backoff.delay(failures, self._rng)
                     if isinstance(error, RetryLater):
                         pause = max(pause, error.seconds)

@@ -8,18 +8,23 @@ Invariants
 - kopf lists again when it can't continue a watch. It passes the listed objects on, but doesn't report which
   ones are gone.
 - It ends at the first response of the API server that kopf can't handle. The caller then starts a new one.
+- If a watch fails, kopf tries again for ever and reports nothing. So the informer follows kopf's requests
+  itself, and says which watches are down (`down`).
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
+import aiohttp
 import kopf
+from yarl import URL
 
 from holdfast_operator.api.names import GROUP, VERSION, Kind
-from holdfast_operator.engine.kube import PAGE, ObjectKey, configuration
+from holdfast_operator.engine.kube import PAGE, ObjectKey, configuration, resource_type
+from holdfast_operator.engine.watches import SILENCE_SECONDS, Watches
 
 Json = dict[str, Any]
 OnEvent = Callable[[ObjectKey, str | None, Json], None]
@@ -54,15 +59,24 @@ class Informer:
         self._registry = self._register()
         self._thread = threading.Thread(target=self._run, name="informer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watches = Watches(())
+        self._access: tuple[kopf.ConnectionInfo, kopf.AiohttpSession] | None = None
+        """The last access, and what it was made with."""
 
     @property
     def running(self) -> bool:
         """Whether it watches."""
         return self._started.is_set() and not self._over.is_set()
 
-    def start(self) -> None:
-        """Starts the watches."""
+    def down(self) -> list[str]:
+        """Returns the paths of the watches that don't work, as far as is known yet."""
+        return self._watches.down()
+
+    def start(self, kinds: Collection[Kind]) -> None:
+        """Starts the watches. `kinds` are those that have a CRD."""
         self._loop = asyncio.get_running_loop()
+        namespaces = self._namespaces or (None,)
+        self._watches = Watches(resource_type(kind).path(where) for kind in kinds for where in namespaces)
         self._thread.start()
 
     async def stop(self) -> None:
@@ -102,7 +116,7 @@ class Informer:
 
     def _register(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
-        kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(_login)
+        kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(self._login)
         for kind in Kind:
             where = (GROUP, VERSION, kind.plural)
             kopf.on.event(*where, registry=registry, id="seen")(self._seen(kind))
@@ -113,6 +127,52 @@ class Informer:
             self._tell(self._on_event, _key(kind, body), event["type"], dict(event["object"]))
 
         return seen
+
+    async def _login(self, **_: Any) -> kopf.AiohttpSession:
+        """Returns the same access as `Kube` has. kopf calls it again when a token is refused."""
+        found = configuration()
+        scheme, _space, token = (found.get_api_key_with_prefix("BearerToken") or "").rpartition(" ")
+        info = kopf.ConnectionInfo(
+            server=found.host,
+            ca_path=found.ssl_ca_cert,
+            insecure=not found.verify_ssl,
+            username=found.username or None,
+            password=found.password or None,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=found.cert_file,
+            private_key_path=found.key_file,
+        )
+        if self._access is not None and self._access[0] == info:
+            # The API server has refused it. kopf recognizes that, and ends instead of asking for ever.
+            return self._access[1]
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+            headers=info.as_http_headers(),
+            trace_configs=[self._trace(URL(found.host).path.rstrip("/"))],
+        )
+        access = kopf.AiohttpSession(server=found.host, aiohttp_session=session)
+        self._access = (info, access)
+        return access
+
+    def _trace(self, root: str) -> aiohttp.TraceConfig:
+        """Reports the requests of a session to `Watches`. `root` is the path of the server's URL."""
+        watches, trace = self._watches, aiohttp.TraceConfig()
+
+        async def ask(_session: Any, _context: Any, sent: aiohttp.TraceRequestStartParams) -> None:
+            watches.ask(sent.url.path.removeprefix(root))
+
+        async def answer(_session: Any, _context: Any, sent: aiohttp.TraceRequestEndParams) -> None:
+            path = sent.url.path.removeprefix(root)
+            watches.answer(path, sent.response.status, is_watch="watch" in sent.url.query)
+
+        async def fail(_session: Any, _context: Any, sent: aiohttp.TraceRequestExceptionParams) -> None:
+            watches.fail(sent.url.path.removeprefix(root))
+
+        trace.on_request_start.append(ask)
+        trace.on_request_end.append(answer)
+        trace.on_request_exception.append(fail)
+        return trace
 
     def _tell(self, listener: Callable[..., None], *args: Any) -> None:
         assert self._loop is not None
@@ -137,23 +197,6 @@ def _key(kind: Kind, body: kopf.Body) -> ObjectKey:
     return ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
 
 
-def _login(**_: Any) -> kopf.ConnectionInfo:
-    """Returns the same access as `Kube` has. kopf calls it again when a token is refused."""
-    found = configuration()
-    scheme, _space, token = (found.get_api_key_with_prefix("BearerToken") or "").rpartition(" ")
-    return kopf.ConnectionInfo(
-        server=found.host,
-        ca_path=found.ssl_ca_cert,
-        insecure=not found.verify_ssl,
-        username=found.username or None,
-        password=found.password or None,
-        scheme=scheme or None,
-        token=token or None,
-        certificate_path=found.cert_file,
-        private_key_path=found.key_file,
-    )
-
-
 def _settings(*, scan: bool) -> kopf.OperatorSettings:
     """Returns kopf's settings. `scan` watches namespaces and CRDs, which needs a cluster-wide role.
 
@@ -164,6 +207,7 @@ def _settings(*, scan: bool) -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.process.ultimate_exiting_timeout = None
     settings.watching.chunk_size = PAGE
+    settings.watching.inactivity_timeout = SILENCE_SECONDS
     settings.networking.request_timeout = _REQUEST_SECONDS
     settings.networking.connect_timeout = _CONNECT_SECONDS
     return settings

@@ -6,7 +6,7 @@ Invariants
   process.
 - Only existing objects are known. Whether an unknown object exists, the API server decides.
 - After a write that was refused or had no response, an object is in doubt. It is read before it is used.
-- Nothing is known while the watches are down (`follows`).
+- Nothing is known while a watch is down (`follows`). `engine.watches` says when one is.
 - A watch that began before a CRD was changed may deliver objects without the new fields, in the same version.
   So a response replaces the contents that an event delivered.
 - A decision records what it depends on (`reading`). Before an irreversible step, all of that is confirmed: it
@@ -93,8 +93,16 @@ class KnownObjects(Generic[K]):
         """The versions of the latest deletions."""
         self.newest = 0
         """The newest version of any object."""
-        self.follows = False
+        self._is_watching: Callable[[], bool] = lambda: False
+
+    @property
+    def follows(self) -> bool:
         """Whether watches keep the objects up to date."""
+        return self._is_watching()
+
+    def follow(self, is_watching: Callable[[], bool]) -> None:
+        """Uses the objects as they are known while `is_watching` returns that all watches work."""
+        self._is_watching = is_watching
 
     def __len__(self) -> int:
         return len(self._known)
@@ -181,6 +189,11 @@ class KnownObjects(Generic[K]):
     def now(self) -> float:
         """Returns the time for `asked`."""
         return self._now()
+
+
+def is_same(body: Json, other: Json) -> bool:
+    """Returns whether two objects are the same state with the same contents."""
+    return _slim(body) == _slim(other)
 
 
 def _slim(body: Json) -> bytes:

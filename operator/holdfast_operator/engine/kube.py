@@ -36,7 +36,7 @@ from urllib3.exceptions import TimeoutError as NoAnswer
 
 from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
 from holdfast_operator.engine.followed import FollowedObjects, versions
-from holdfast_operator.engine.known import KnownObjects, record, version_of
+from holdfast_operator.engine.known import KnownObjects, is_same, record, version_of
 
 Json = dict[str, Any]
 
@@ -191,12 +191,13 @@ class Kube:
         found.retries = Retry(retries, respect_retry_after_header=False)
         return cls(ApiClient(found), seconds=seconds, may_write=may_write, patient=patient)
 
-    async def get(self, key: ObjectKey) -> Json:
+    async def get(self, key: ObjectKey, *, fresh: bool = False) -> Json:
         """Returns one Holdfast object as it is known, or else reads it. Raises like `read`.
 
-        An irreversible step must not depend on it before `known.are_current` has confirmed it.
+        With `fresh`, it is read anyway. An irreversible step must not depend on it before `known.are_current`
+        has confirmed it.
         """
-        body = self.known.get(key)
+        body = None if fresh else self.known.get(key)
         if body is None:
             body = await self.read(key)
         record(key, partial(self.is_current, key, body))
@@ -222,14 +223,12 @@ class Kube:
 
     async def is_current(self, key: ObjectKey, body: Json) -> bool:
         """Returns whether this is still the state of a Holdfast object. Reads it if that isn't certain."""
-        if not self.known.follows:
-            return True
-        if not self.known.is_confirmed(key):
-            try:
-                await self.read(key)
-            except Gone:
-                return False
-        return self.known.shows(key, body)
+        if self.known.follows and self.known.is_confirmed(key):
+            return self.known.shows(key, body)
+        try:
+            return is_same(await self.read(key), body)
+        except Gone:
+            return False
 
     async def list(
         self, type_: ResourceType, namespace: str | None, *, labels: str | None = None, fresh: bool = False

@@ -200,7 +200,9 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
         found = _Source(CollectionState.UNREADABLE, is_kept=has_finalizer(body), spec=wanted, catalog=catalog)
         try:
-            catalog_body = await self.services.kube.get(catalog)
+            # A deletion that waits for the Catalog must see that it is gone.
+            waits = deleting and self._stores.opened(catalog) is None
+            catalog_body = await self.services.kube.get(catalog, fresh=waits)
         except Gone:
             return replace(found, why=f"there is no Catalog '{catalog.name}'")
         opening = self._stores.opened(catalog)

@@ -21,7 +21,7 @@ def body(version: int, name: str = "demo", **labels: str) -> Json:
 
 def following() -> KnownObjects[str]:
     known: KnownObjects[str] = KnownObjects()
-    known.follows = True
+    known.follow(lambda: True)
     return known
 
 
@@ -54,9 +54,9 @@ def test_an_object_never_goes_back() -> None:
 def test_nothing_is_known_while_nothing_is_followed_or_in_doubt() -> None:
     known = following()
     known.put("it", body(3))
-    known.follows = False
+    known.follow(lambda: False)
     assert at(known) is None
-    known.follows = True
+    known.follow(lambda: True)
     known.doubt("it")
     assert at(known) is None
     known.put("it", body(3), asked=1.0)
@@ -84,7 +84,7 @@ class Counting(OneObject):
     def __init__(self) -> None:
         super().__init__([])
         self.asked: list[str] = []
-        self.known.follows = True
+        self.known.follow(lambda: True)
 
     async def request(self, method: str, path: str, *, query: Any = None, body: Json | None = None) -> Json:
         self.asked.append(method)
@@ -145,6 +145,21 @@ def test_what_decided_is_confirmed_unless_a_response_has_just_shown_it() -> None
         assert not await decide(), "it is gone"
 
     asyncio.run(story())
+
+
+def test_what_was_known_is_confirmed_after_the_watches_went_down() -> None:
+    server = Counting()
+
+    async def story() -> None:
+        with reading() as reads:
+            await server.get(KEY)
+        server.known.follow(lambda: False)
+        assert await are_current(reads)
+        server.metadata["resourceVersion"] = "9"
+        assert not await are_current(reads)
+
+    asyncio.run(story())
+    assert server.asked == ["GET", "GET", "GET"]
 
 
 def test_a_response_replaces_what_an_old_watch_delivered_without_new_fields() -> None:
