@@ -248,13 +248,23 @@ def test_every_change_is_made_in_both_stores_before_the_truth_moves(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
     operator = world.start()
-    there = make_catalog(backend="Stash", stash=stash_of(world))
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"user": "u"}}
+    stash = {**stash_of(world), "credentialsSecretRef": {"name": "keys"}}
+    there = make_catalog(backend="Stash", stash=stash)
     organization = there["spec"]["organizationId"]
-    world.apply(there, make_collection())
+    world.apply(secret, there, make_collection())
     world.wait_ready("catalog/demo", "storagecollection/flights")
     # As long as nobody ends it.
     world.apply(migration(verify="Shadow", shadowFor="1h"))
     assert phase(world, "Shadowing")["step"] == "5. replace the contents of the persist catalog"
+    world.wait_ready("catalog/demo")
+    # With other credentials it begins again, and still every change is made in both stores.
+    epoch = world.status("catalog/demo")["epoch"]
+    world.apply({**secret, "stringData": {"user": "other"}})
+    world.settle(
+        lambda: world.status("catalog/demo")["epoch"] > epoch, lambda: str(world.status("catalog/demo"))
+    )
+    phase(world, "Shadowing")
     world.wait_ready("catalog/demo")
     world.apply(make_collection("more"), migration("late"))
     world.wait_ready("storagecollection/more")

@@ -107,6 +107,9 @@ def _plan_steps(
     if seen.stepping:
         return TakeStep(move, seen)
     if course.shadow_until is not None and not course.shadowed:
+        if not seen.catalog_open:
+            # The Catalog closed it, because its credentials have changed or others have taken it.
+            return Stop()
         if seen.now < course.shadow_until:
             left = (course.shadow_until - seen.now).total_seconds()
             return resting(seen, _shadowing(course), requeue_after=min(left, rhythm.steady))

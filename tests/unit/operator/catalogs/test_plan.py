@@ -223,6 +223,10 @@ def test_a_migration_has_the_catalog_to_itself() -> None:
     both = rest(replace(moving, in_both=True, opened=replace(IN_TWO, holder="it", existing_only=True)))
     assert both.health.phase is Phase.READY
     assert MOVE in both.health.message
+    # Its credentials have changed, or it is closed: only the migration opens it again.
+    assert decided(replace(moving, in_both=True, facts=None)) == Close()
+    closed = rest(replace(moving, in_both=True, opened=None, facts=None))
+    assert closed.health.reason is Reason.MIGRATING
 
 
 def test_a_deletion_waits_for_migrations() -> None:

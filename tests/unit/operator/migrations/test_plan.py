@@ -245,6 +245,8 @@ def test_shadowing_is_before_the_last_step(strategy: Strategy) -> None:
     until = NOW + timedelta(seconds=30)
     both = replace(copied, course=replace(copied.course, shadow_until=until), catalog_open=True)
     assert (rest(both).health.reason, rest(both).requeue_after) == (Reason.SHADOWING, 30.0)
+    # The Catalog closed it, for new credentials. It begins again, and doesn't wait for the end of that time.
+    assert decided(replace(both, catalog_open=False)) == Stop()
     over = replace(both, now=until)
     assert decided(over) == CloseShadow()
     assert over.course is not None
