@@ -57,9 +57,9 @@ class CatalogStorage(ApiModel):
     credentials_secret_ref: LocalReference | None = Field(
         default=None,
         description="A Secret with credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3, PGUSER "
-        "and PGPASSWORD for Postgres. The operator and applications use them. Spark jobs get all keys as "
-        "environment variables. The operator reads a changed Secret by itself. For a store that the Secret "
-        "has none for, it uses its own credentials from its environment (the chart's value "
+        "and PGPASSWORD for Postgres. The operator, applications and Spark jobs use them. A Spark job gets "
+        "no other key: name those in spark.envSecretRef. The operator reads a changed Secret by itself. For "
+        "a store that the Secret has none for, it uses its own credentials from its environment (the chart's value "
         "credentialsSecret). At most 64 keys of 16 KiB each, 64 KiB in total.",
     )
 

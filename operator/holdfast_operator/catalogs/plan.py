@@ -68,7 +68,7 @@ def _plan(seen: CatalogView, rhythm: Rhythm) -> Decision:
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     if seen.migration and not (seen.in_both and seen.facts is not None):
-        # Not even for new credentials does it open the catalog itself: its changes would be in one store only.
+        # A handle of its own, even with new credentials, would make changes in one store only.
         return Close() if seen.opened else Settle(migrating(seen.migration), requeue_after=rhythm.steady)
     if seen.spec.suspend:
         return Close() if seen.opened else Settle(SUSPENDED)

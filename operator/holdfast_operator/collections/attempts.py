@@ -15,12 +15,14 @@ from holdfast_operator.engine.handler import Json, Services
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.jobs.course import arguments, failed
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
+from holdfast_operator.places.storage import keys_of
 from holdfast_operator.sparkapps.adapter import (
     AppState,
     Launch,
     LaunchRefused,
     NotInstalled,
     SecretFiles,
+    SecretVariables,
     SparkAdapter,
 )
 from holdfast_operator.sparkapps.images import mismatch
@@ -81,7 +83,7 @@ class Attempts:
         if why := mismatch(template.image):
             log.warning(why)
         reference = CatalogSpec.model_validate(catalog_body["spec"]).storage.credentials_secret_ref
-        references = [each for each in (reference, template.env_secret_ref) if each is not None]
+        keys = keys_of(opening.storage)
         order = {"partitions": step.tasks, **order}
         launch = Launch(
             owner=key,
@@ -91,7 +93,7 @@ class Attempts:
             attempt=job.attempt,
             arguments=arguments(opening.storage.place, step.collection_id, job, order),
             template=template,
-            secrets=tuple(dict.fromkeys(each.name for each in references)),
+            credentials=SecretVariables(reference.name, keys) if reference is not None and keys else None,
             files=files,
         )
         try:

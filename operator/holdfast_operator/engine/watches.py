@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-SILENCE_SECONDS: Final = 70.0
+SILENCE_SECONDS: Final = 90.0
 """A watch without any line for so long is dead."""
 _RESPONSE_SECONDS: Final = 10.0
 _STEADY_SECONDS: Final = 5.0

@@ -1,7 +1,7 @@
 """Resolves the locations in a Catalog's spec to URLs: where its data is, and where it comes from."""
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -164,18 +164,24 @@ def of_s3(credentials: Mapping[str, str]) -> Mapping[str, str] | None:
     return {name: credentials[name] for name in (KEY, SECRET_KEY, TOKEN) if name in credentials} or None
 
 
-def of_storage(storage: Storage, values: Mapping[str, str]) -> dict[str, str]:
-    """Returns those values of a Secret with which the operator opens a location.
+def keys_of(storage: Storage) -> tuple[str, ...]:
+    """Returns the keys of a Secret with which a location is opened.
 
-    They have the names of the environment variables of libpq and AWS. For a store that the Secret has none
-    for, the operator uses its own. Raises `BadInput` for half of a pair: the other half would be the
-    operator's own.
+    They have the names of the environment variables of libpq and AWS.
+    """
+    return tuple(name for pair, further in _pairs_of(storage) for name in (*pair, *further))
+
+
+def of_storage(storage: Storage, values: Mapping[str, str]) -> dict[str, str]:
+    """Returns those values of a Secret with which the operator opens a location: see `keys_of`.
+
+    For a store that the Secret has none for, the operator uses its own. Raises `BadInput` for half of a pair:
+    the other half would be the operator's own.
     """
     found: dict[str, str] = {}
-    schemes = {_scheme(url) for url in storage.urls}
-    for among, pair, further in (({"s3"}, (KEY, SECRET_KEY), (TOKEN,)), (_DATABASES, (USER, PASSWORD), ())):
+    for pair, further in _pairs_of(storage):
         there = [name for name in (*pair, *further) if values.get(name)]
-        if schemes.isdisjoint(among) or not there:
+        if not there:
             continue
         if lacking := [name for name in pair if name not in there]:
             raise BadInput(
@@ -184,6 +190,15 @@ def of_storage(storage: Storage, values: Mapping[str, str]) -> dict[str, str]:
             )
         found |= {name: values[name] for name in there}
     return found
+
+
+def _pairs_of(storage: Storage) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
+    """Yields the pair of keys for each kind of store, and the keys that may go with them."""
+    schemes = {_scheme(url) for url in storage.urls}
+    if "s3" in schemes:
+        yield (KEY, SECRET_KEY), (TOKEN,)
+    if schemes & _DATABASES:
+        yield (USER, PASSWORD), ()
 
 
 def resolve(

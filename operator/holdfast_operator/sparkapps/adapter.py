@@ -61,6 +61,14 @@ class SecretFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretVariables:
+    """A Secret of which these keys become environment variables, if they are there."""
+
+    name: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """An attempt to start."""
 
@@ -71,8 +79,8 @@ class Launch:
     attempt: int
     arguments: tuple[str, ...]
     template: SparkTemplate
-    secrets: tuple[str, ...]
-    """Names of the Secrets whose keys become environment variables."""
+    credentials: SecretVariables | None = None
+    """Those of the catalog's stores."""
     files: tuple[SecretFiles, ...] = ()
     """The Secrets whose keys become files, each once."""
 

@@ -223,13 +223,26 @@ def program(launch: Launch) -> str:
 
 
 def secret_environment(launch: Launch) -> Json:
-    """Returns the container fields for its Secrets. Empty if there are none."""
-    fields: Json = {}
+    """Returns the container fields for its Secrets. Empty if there are none.
+
+    Of the catalog's Secret, the container gets only the keys for the stores. `envSecretRef` gives all keys.
+    """
+    env: list[Json] = []
     if launch.files:
-        fields["env"] = [{"name": FOLDER, "value": SECRETS_FOLDER}]
-    if launch.secrets:
-        fields["envFrom"] = [{"secretRef": {"name": name}} for name in launch.secrets]
-    return fields
+        env.append({"name": FOLDER, "value": SECRETS_FOLDER})
+    if (own := launch.credentials) is not None:
+        env += [
+            {
+                "name": key,
+                "valueFrom": {"secretKeyRef": {"name": own.name, "key": key, "optional": True}},
+            }
+            for key in own.keys
+        ]
+    further = launch.template.env_secret_ref
+    return {
+        **({"env": env} if env else {}),
+        **({"envFrom": [{"secretRef": {"name": further.name}}]} if further is not None else {}),
+    }
 
 
 def secret_mounts(files: Sequence[SecretFiles]) -> list[Json]:

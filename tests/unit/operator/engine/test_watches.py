@@ -82,11 +82,11 @@ def test_watches_that_are_accepted_and_cut_at_once_do_not_work(world: World) -> 
 def test_watches_that_are_accepted_and_deliver_nothing_do_not_work(world: World) -> None:
     """As behind a proxy that buffers. kopf ends each of them."""
     world.request()
-    world.now += 70.5
+    world.now += 90.5
     for _ in range(3):
         world.request()
         assert not world.works(after=30.0)
-        world.now += 40.5
+        world.now += 60.5
     world.request()
     assert world.works(after=131.0), "it has delivered something"
     world.request()

@@ -15,7 +15,14 @@ from holdfast_operator.api.names import Kind
 from holdfast_operator.api.spark import SparkPod, SparkTemplate
 from holdfast_operator.engine.kube import Forbidden, Kube, KubeError, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps import apache, job, kubeflow
-from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch, NotInstalled, SecretFiles
+from holdfast_operator.sparkapps.adapter import (
+    AppPhase,
+    AppState,
+    Launch,
+    NotInstalled,
+    SecretFiles,
+    SecretVariables,
+)
 from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 from holdfast_operator.sparkapps.job import JOBS, PODS, JobAdapter
@@ -35,7 +42,6 @@ LAUNCH = Launch(
     attempt=2,
     arguments=('{"as_of":41}',),
     template=SparkTemplate(spark_conf={"spark.sql.a": "b"}),
-    secrets=("keys", "more"),
 )
 MADE: Json = {"uid": "u", "creationTimestamp": "2026-01-02T00:00:00Z"}
 OFFLINE = Kube(ApiClient())
@@ -102,10 +108,14 @@ def test_an_object_of_somebody_else_is_no_attempt(each: ObjectAdapter) -> None:
 
 @each_adapter
 def test_secrets_are_named_and_never_carried(each: ObjectAdapter) -> None:
+    given = with_template(envSecretRef={"name": "more"})
+    for part in containers(each.body(replace(given, credentials=SecretVariables("keys", ("PGUSER",))))):
+        assert part["envFrom"] == [{"secretRef": {"name": "more"}}]
+        source = {"secretKeyRef": {"name": "keys", "key": "PGUSER", "optional": True}}
+        assert {"name": "PGUSER", "valueFrom": source} in part["env"]
     for part in containers(each.body(LAUNCH)):
-        assert part["envFrom"] == [{"secretRef": {"name": "keys"}}, {"secretRef": {"name": "more"}}]
-    for part in containers(each.body(replace(LAUNCH, secrets=()))):
         assert "envFrom" not in part
+        assert all("valueFrom" not in one for one in part.get("env", ()))
 
 
 @each_adapter
