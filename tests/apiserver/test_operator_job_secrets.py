@@ -81,7 +81,11 @@ def test_an_application_names_its_image_and_secrets_and_nothing_shows_their_valu
     # A catalog in files needs none of its keys.
     assert '"stores"' not in json.dumps(application)
     assert image in json.dumps(application)
-    operator.wait_until_it_says(f"the image {image} of Spark jobs has another version than this operator")
+    why = f"the image {image} of Spark jobs has another version than this operator"
+    operator.wait_until_it_says(why)
+    (event,) = world.events("OtherImageVersion")
+    assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "one")
+    assert why in event["message"]
     told = everything(world) + operator.log.read_text()
     assert application["metadata"]["uid"] in told
     assert "planted" not in told

@@ -410,6 +410,9 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
     """A bug in the operator. Its log has the details. The operator retries by itself."""
 
+    OTHER_IMAGE_VERSION = "OtherImageVersion"
+    """Event: the image of a Spark job has another version than the operator."""
+
     SNAPSHOT_SCHEDULED = "SnapshotScheduled"
     """No run of the schedule has started yet. The message says when the first one is due."""
 

@@ -7,10 +7,12 @@ from typing import Any
 from holdfast.collections import JobRecord
 from holdfast.errors import AsOfTooEarly
 from holdfast_operator.api.catalog import CatalogSpec
+from holdfast_operator.api.names import Reason
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
+from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.handler import Json, Services
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.jobs.course import arguments, failed
@@ -82,6 +84,8 @@ class Attempts:
         """Launches the application of an attempt. Fails the attempt and returns False if it is refused."""
         if why := mismatch(template.image):
             log.warning(why)
+            note = Note(Reason.OTHER_IMAGE_VERSION, why, warning=True)
+            await self._services.events.post(key, body["metadata"]["uid"], note)
         reference = CatalogSpec.model_validate(catalog_body["spec"]).storage.credentials_secret_ref
         keys = keys_of(opening.storage)
         order = {"partitions": step.tasks, **order}
