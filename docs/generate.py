@@ -4,11 +4,11 @@ A generated part is between `<!-- generated: name -->` and `<!-- end -->`. The r
 hand. The tables and diagrams of a move between stores come from `catalog/move/truth.py`. To find all
 transitions, this program walks the steps from every state that a link or an interrupted move leaves. For each
 page in `NOTEBOOKS`, it also writes a notebook next to the page. `terminals.py` draws pictures of terminals.
-The numbers of benchmarks come from `bench/RESULTS.md`.
+The numbers of benchmarks come from `bench/RESULTS.md`, and the tables of failures from `failures.toml`.
 
 Invariants
-- A part is a function of the code and of `bench/RESULTS.md` only. `--check` changes nothing, and exits
-  with 1 if a page is stale.
+- A part is a function of the code and of these two files only. `--check` changes nothing, and exits with 1 if
+  a page is stale.
 - A move may be interrupted after any step. The next move, in either direction, begins at step 1.
 """
 
@@ -17,10 +17,12 @@ import importlib.util
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from holdfast.catalog import config
 from holdfast.catalog.move.link import ToLink, begins_on_persist, links_stash
@@ -247,11 +249,28 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-PARTS: Mapping[str, Callable[[], str]] = {
+FAILURES = PAGES / "failures.toml"
+"""The rows of the page of failure modes, by area. Each row names its tests."""
+
+
+def failures(area: str) -> str:
+    """Return the table of the failures in an area."""
+    rows = [(row["fails"], row["see"], row["does"], row["act"]) for row in failure_rows()[area]]
+    return _table(("what fails", "what you see", "what the operator does", "what you do"), rows)
+
+
+def failure_rows() -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of all areas."""
+    return tomllib.loads(FAILURES.read_text())
+
+
+PARTS: dict[str, Callable[[], str]] = {
     f"{name}-of-{strategy.name.lower().replace('_', '-')}": partial(make, strategy)
     for name, make in (("states", state_table), ("steps", step_tables), ("diagram", diagram))
     for strategy in Strategy
-} | {"table-benchmark": table_benchmark, "other-benchmarks": other_benchmarks}
+}
+PARTS |= {f"failures-of-{area}": partial(failures, area) for area in failure_rows()}
+PARTS |= {"table-benchmark": table_benchmark, "other-benchmarks": other_benchmarks}
 
 
 _PICTURE = "images/terminal-"

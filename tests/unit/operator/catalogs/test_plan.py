@@ -13,9 +13,17 @@ from holdfast.errors import (
     BadInput,
     CatalogOutOfSync,
     CorruptBlob,
+    Deprecated,
     FenceRegressed,
     HoldfastError,
+    LinkConflict,
+    LinkedElsewhere,
+    MigrationInProgress,
+    NotSourceOfTruth,
+    ShardFinalized,
     StoreUnreachable,
+    StrategyMismatch,
+    VersionTooNew,
 )
 from holdfast.persist.stores.postgres import PostgresConsensus
 from holdfast.persist.stores.s3_errors import unreachable
@@ -545,6 +553,14 @@ def test_where_a_catalog_can_not_be(storage: dict[str, str], data_dir: Path | No
         (FenceRegressed(2, 1), Reason.FENCE_REGRESSED),
         (BadInput("no"), Reason.INVALID_SPEC),
         (CatalogOutOfSync("moved"), Reason.CATALOG_OUT_OF_SYNC),
+        (ShardFinalized("ended"), Reason.DATA_DELETED),
+        (VersionTooNew("19"), Reason.VERSION_TOO_NEW),
+        (Deprecated("9"), Reason.DEPRECATED),
+        (LinkConflict("both hold a catalog"), Reason.LINK_CONFLICT),
+        (StrategyMismatch("one tombstone"), Reason.STRATEGY_MISMATCH),
+        (NotSourceOfTruth("persist", "stash"), Reason.NOT_SOURCE_OF_TRUTH),
+        (LinkedElsewhere("a stash"), Reason.STASH_MISSING),
+        (MigrationInProgress("m1", "me"), Reason.MIGRATION_IN_PROGRESS),
         (HoldfastError("?"), Reason.INTERNAL_ERROR),
     ],
 )

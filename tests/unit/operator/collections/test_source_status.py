@@ -1,5 +1,6 @@
 """What the status of a collection says of its source."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 
 from holdfast.ingest.kept import SourceProgress
 from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import Reason
 from holdfast_operator.collections.status import source_conditions, source_fields
+from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.kubectl.collections import source_lines
 from unit.operator.jobs.test_ingestion import FOLDER, TOPIC, spec, view
 
@@ -19,9 +22,9 @@ def progress(*ends: tuple[str, int], complete_before: int = NOW_MS) -> SourcePro
     return SourceProgress(complete_before, (("0", 30), ("1", 12)), 42, 0, ends)
 
 
-def lagging(of: StorageCollectionSpec, known: SourceProgress) -> tuple[str, str]:
+def lagging(of: StorageCollectionSpec, known: SourceProgress) -> WantedCondition:
     (found,) = (each for each in source_conditions(of, known, NOW) if each.type == "Lagging")
-    return found.status, found.message
+    return found
 
 
 def test_a_topic_tells_how_many_messages_it_has_more() -> None:
@@ -56,8 +59,21 @@ def test_other_sources_tell_no_such_number() -> None:
 def test_a_collection_that_is_far_behind_is_lagging(end: int, late_ms: int, status: str, text: str) -> None:
     of = spec(TOPIC, batch={"maxRows": 1_000})
     found = lagging(of, progress(("0", end), complete_before=NOW_MS - late_ms))
-    assert found[0] == status
-    assert text in found[1]
+    expected = Reason.SOURCE_BEHIND if status == "True" else Reason.SOURCE_CURRENT
+    assert (found.status, found.reason) == (status, expected)
+    assert text in found.message
+
+
+@pytest.mark.parametrize(
+    ("errors", "status", "reason"), [(0, "False", Reason.NO_BAD_RECORDS), (3, "True", Reason.BAD_RECORDS)]
+)
+def test_bad_records_are_counted_and_the_command_that_shows_them_is_named(
+    errors: int, status: str, reason: Reason
+) -> None:
+    found = source_conditions(spec(TOPIC), replace(progress(), errors=errors), NOW)
+    (collected,) = (each for each in found if each.type == "ErrorsCollected")
+    assert (collected.status, collected.reason) == (status, reason)
+    assert ("holdfast collection errors" in collected.message) is bool(errors)
 
 
 def test_the_plugin_shows_odd_names_escaped() -> None:

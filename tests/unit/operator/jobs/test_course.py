@@ -624,3 +624,20 @@ def test_what_a_snapshot_reads_is_held_from_its_record_on_and_once_it_is_gone_th
     assert (job.state, job.attempt, since) == (JobState.FAILED, 1, 4998)
     assert told()["status"] == "False"
     assert "it can't be retried: time 9 is gone, the earliest readable time is 4998" in (told()["message"])
+
+
+def test_what_a_source_keeps_is_named_if_no_job_could_delete_it(tmp_path: Path) -> None:
+    world = World((tmp_path / "store").as_uri())
+    source = {"kafka": {"bootstrapServers": "kafka:9092", "topic": "orders"}, "format": {"json": {}}}
+    world.change(source=source, deletionPolicy="Delete")
+
+    async def story(operator: Operator) -> None:
+        await operator.until(lambda: world.said.startswith("Available"))
+        world.cluster.refuse = Forbidden("403 exceeded quota: spark")
+        world.delete()
+        await operator.until(lambda: world.gone)
+
+    world.run(story)
+    events = [body for path, body in world.cluster.objects.items() if "/events/" in path]
+    (left,) = (body["message"] for body in events if body["reason"] == "SourceLeft")
+    assert "403 exceeded quota" in left

@@ -433,6 +433,21 @@ def test_a_scheduled_run_reads_up_to_the_end() -> None:
     assert isinstance(plan(view(asked, follower)), FailAttempt), "the job of mode Continuous ends"
 
 
+def test_a_scheduled_run_is_given_up_after_failures() -> None:
+    asked = spec(run=HOURLY)
+    status = {"sourceSchedule": {"nextScheduleTime": "2026-01-02T12:00:00Z"}}
+    start = plan(view(asked, status=status))
+    assert isinstance(start, StartJob)
+    over = record(start.slot, JobState.FAILED, 3, failures=3, error="no broker", finished_ms=NOW_MS)
+    report = plan(view(asked, over, status=status))
+    assert isinstance(report, RequestedReport)
+    found = report.condition
+    assert found is not None
+    assert (found.type, found.status) == (ConditionType.SCHEDULED_INGESTION_COMPLETED, "False")
+    assert found.reason is Reason.INGESTION_FAILED
+    assert "no broker" in found.message
+
+
 def test_a_source_forgets_a_collection_before_it_is_dropped() -> None:
     asked = spec()
     start = plan_forget(view(asked))

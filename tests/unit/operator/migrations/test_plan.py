@@ -350,6 +350,16 @@ def test_a_deletion_leaves_nothing_on_record(seen: MigrationView, step: Decision
     assert decided(seen) == step
 
 
+def test_a_deletion_waits_for_whoever_has_the_catalog() -> None:
+    begun = replace(DELETING, state=RUNNING)
+    for waits in (
+        replace(begun, rival="CatalogMigration ns/other"),
+        replace(begun, course=Course(move()), catalog_open=True),
+    ):
+        assert told(waits) == (Phase.RECONCILING, Reason.ABANDONING)
+        assert "waits" in rest(waits).health.message
+
+
 def test_a_deletion_waits_for_the_stores_until_somebody_abandons_it() -> None:
     deaf = replace(DELETING, state=None, trouble=DEAF)
     assert told(deaf) == (Phase.STALLED, Reason.STORE_UNREACHABLE)
