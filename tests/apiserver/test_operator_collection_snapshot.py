@@ -81,8 +81,8 @@ def test_an_object_is_one_snapshot_and_its_deletion_deletes_the_files(
     owner = app["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"]) == ("CollectionSnapshot", "one")
     header, row = world.kubectl("get", "collsnap").splitlines()
-    assert header.split()[:7] == ["NAME", "COLLECTION", "AS-OF", "ROWS", "SIZE", "READY", "AGE"]
-    assert row.split()[:6] == ["one", "flights", "60", "10", str(status["sizeBytes"]), "True"]
+    assert header.split()[:7] == ["NAME", "READY", "COLLECTION", "AS-OF", "ROWS", "BYTES", "AGE"]
+    assert row.split()[:6] == ["one", "True", "flights", "60", "10", str(status["sizeBytes"])]
 
     # The same file again is nothing new, and the spec stays what it was.
     version = world.get("collsnap/one")["metadata"]["resourceVersion"]

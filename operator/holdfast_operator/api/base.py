@@ -144,7 +144,7 @@ class LocalReference(ApiModel):
 
 
 class Condition(ApiModel):
-    """One condition, as `metav1.Condition`."""
+    """One condition, in the form that all Kubernetes resources use."""
 
     type: str = Field(max_length=316, description="Type of the condition, in CamelCase.")
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")

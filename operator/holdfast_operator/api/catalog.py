@@ -234,7 +234,7 @@ class CatalogFence(ApiModel):
     holder: str = Field(
         max_length=MAX_FENCE_TEXT, description="The process that then held the catalog, and its purpose."
     )
-    epoch: int = Field(description="Epoch of the other process's fence token.")
+    epoch: int = Field(description="The epoch with which the other process opened the catalog.")
     generation: int = Field(description="The metadata.generation at that time.")
     reopen: str = Field(
         default="",
@@ -261,15 +261,15 @@ class CatalogStatus(Status):
     shard_id: str | None = Field(default=None, description="The shard that holds the catalog.")
     epoch: int | None = Field(
         default=None,
-        description="Epoch of the stored fence token. It grows each time the catalog is opened for writing. "
-        "If the store was restored from an older state (FenceRegressed), the operator keeps a managed "
-        "catalog closed, and this is the epoch from before the restore.",
+        description="A number that grows each time the catalog is opened for writing. If the store was "
+        "restored from an older state (FenceRegressed), the operator keeps a managed catalog closed, and "
+        "this is the epoch from before the restore.",
     )
     deploy_generation: int | None = Field(
-        default=None, description="Deploy generation of the stored fence token."
+        default=None, description="The deploy generation with which the catalog was last opened for writing."
     )
     holder: str | None = Field(
-        default=None, description="The process that holds the stored fence token, and its purpose."
+        default=None, description="The process that last opened the catalog for writing, and its purpose."
     )
     source_of_truth: str | None = Field(
         default=None, description="The store that is the source of truth: Persist or Stash."
@@ -311,7 +311,9 @@ class Catalog(Resource):
         short_names=("cat",),
         columns=(
             READY_COLUMN,
-            PrinterColumn("Epoch", "integer", ".status.epoch", "Epoch of the stored fence token."),
+            PrinterColumn(
+                "Epoch", "integer", ".status.epoch", "Grows each time the catalog is opened for writing."
+            ),
             PrinterColumn(
                 "Truth", "string", ".status.sourceOfTruth", "The store that is the source of truth."
             ),
@@ -327,7 +329,7 @@ class Catalog(Resource):
                 wide=True,
             ),
         ),
-        description="A Catalog is the durable, fenced and versioned catalog of one organization.",
+        description="A Catalog is the stored catalog of one organization. One process at a time writes it.",
         selectable=(".spec.organizationId",),
         rules=(
             (

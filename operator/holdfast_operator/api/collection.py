@@ -280,7 +280,7 @@ class StorageCollectionSpec(ApiModel):
     )
     max_bytes: Quantity | None = Field(
         default=None,
-        description="The most bytes that the collection should hold, e.g. 100Gi. A collection that holds "
+        description="Maximum size of the collection, e.g. 100Gi. A collection that holds "
         "more shows the condition OverMaxBytes, and no new rendition is created whose copy would exceed the "
         "limit. No data is removed.",
     )
@@ -330,7 +330,7 @@ class StorageCollectionSpec(ApiModel):
 
     @property
     def most_bytes(self) -> int | None:
-        """The most bytes that the collection should hold, or None."""
+        """The maximum size of the collection in bytes, or None."""
         return None if self.max_bytes is None else byte_count(self.max_bytes)
 
 
@@ -465,7 +465,7 @@ class StorageCollection(Resource):
             AGE_COLUMN,
             REASON_COLUMN,
         ),
-        description="A StorageCollection is one definite, time-travelling collection of rows.",
+        description="A StorageCollection is a collection of rows that keeps its history.",
         selectable=(".spec.catalogRef.name",),
         rules=(
             *((rule, message, ".spec.columns") for rule, message in additive_rules(_UNBORN)),

@@ -145,8 +145,12 @@ class CatalogMigrationStatus(Status):
     source_of_truth: str | None = Field(
         default=None, description="The store that is the source of truth: Persist or Stash."
     )
-    stash_epoch: int | None = Field(default=None, description="Epoch of the fence token in the stash.")
-    persist_epoch: int | None = Field(default=None, description="Epoch of the fence token on persist.")
+    stash_epoch: int | None = Field(
+        default=None, description="Epoch of the catalog in the stash. It grows with each opening."
+    )
+    persist_epoch: int | None = Field(
+        default=None, description="Epoch of the catalog on persist. It grows with each opening."
+    )
     rows: int | None = Field(default=None, description="Number of rows to move.")
     bytes: int | None = Field(default=None, description="Number of bytes to move.")
     objects: dict[str, ObjectSize] | None = Field(
@@ -190,13 +194,17 @@ class CatalogMigration(Resource):
             PrinterColumn("Bytes", "integer", ".status.bytes", "Number of bytes to move.", wide=True),
             PrinterColumn("Verify", "string", ".spec.verify", "How the stores are compared.", wide=True),
             PrinterColumn(
-                "Stash-Epoch", "integer", ".status.stashEpoch", "Epoch of the token in the stash.", wide=True
+                "Stash-Epoch",
+                "integer",
+                ".status.stashEpoch",
+                "Epoch of the catalog in the stash.",
+                wide=True,
             ),
             PrinterColumn(
                 "Persist-Epoch",
                 "integer",
                 ".status.persistEpoch",
-                "Epoch of the token on persist.",
+                "Epoch of the catalog on persist.",
                 wide=True,
             ),
             AGE_COLUMN,

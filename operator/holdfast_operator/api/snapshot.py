@@ -89,14 +89,18 @@ class CollectionSnapshot(Resource):
         selectable=(".spec.collectionRef.name",),
         short_names=("collsnap",),
         columns=(
-            PrinterColumn("Collection", "string", ".spec.collectionRef.name", "The StorageCollection."),
-            PrinterColumn("As-Of", "string", ".status.asOf", "The time at which it was read."),
-            PrinterColumn("Rows", "integer", ".status.rows", "Number of rows."),
-            PrinterColumn("Size", "integer", ".status.sizeBytes", "Size of its files, in bytes."),
             READY_COLUMN,
+            PrinterColumn(
+                "Collection", "string", ".spec.collectionRef.name", "The StorageCollection that it is of."
+            ),
+            PrinterColumn("As-Of", "string", ".status.asOf", "The time at which the collection was read."),
+            PrinterColumn("Rows", "integer", ".status.rows", "Number of rows."),
+            PrinterColumn("Bytes", "integer", ".status.sizeBytes", "Size of its files."),
             AGE_COLUMN,
             REASON_COLUMN,
-            PrinterColumn("Location", "string", ".status.location", "Where it is.", wide=True),
+            PrinterColumn(
+                "Location", "string", ".status.location", "Where the snapshot is stored.", wide=True
+            ),
         ),
         description="A CollectionSnapshot is the contents of a StorageCollection at one time, as files.",
     )

@@ -357,15 +357,15 @@ class SourceRun(ApiModel):
 class SourceBatch(ApiModel):
     """The size of a step."""
 
-    max_rows: int = Field(default=1_000_000, ge=1, description="The most messages of one step.")
+    max_rows: int = Field(default=1_000_000, ge=1, description="Maximum number of messages in a step.")
     max_bytes: _Size = Field(
         default="256Mi",
-        description="The most bytes of one step. With envelopes Upsert and Debezium also of the copy of the "
+        description="Maximum size of a step. With envelopes Upsert and Debezium also of the copy of the "
         "collection that is kept in memory; without a copy, each step looks up its keys.",
     )
     max_transaction_bytes: _Size = Field(
         default="1Gi",
-        description="With kafka.transactions and with postgres: the most bytes of a transaction, for "
+        description="With kafka.transactions and with postgres: maximum size of a transaction, for "
         "which a step may have more than maxRows and maxBytes. With postgres also of the initial contents.",
     )
 
@@ -376,7 +376,7 @@ class CollectErrors(ApiModel):
     limit: int = Field(
         default=1000,
         ge=0,
-        description="The most bad records that may stand. With more, the source stops before it commits.",
+        description="Maximum number of bad records. With more, the source stops before it commits.",
     )
 
 

@@ -12,7 +12,7 @@ from holdfast_operator.api.catalog import Catalog, CatalogSpec
 from holdfast_operator.api.collection import CollectionRetention, StorageCollection, StorageCollectionSpec
 from holdfast_operator.api.migration import CatalogMigration, CatalogMigrationSpec
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.api.snapshot import CollectionSnapshotSpec
+from holdfast_operator.api.snapshot import CollectionSnapshot, CollectionSnapshotSpec
 
 CRDS = Path(__file__).parents[4] / "crds"
 CHART = Path(__file__).parents[4] / "charts" / "holdfast-crds" / "templates"
@@ -89,6 +89,11 @@ def test_check_tells_a_stale_file_and_changes_nothing(
             ["coll"],
             ["Ready", "Catalog", "Since", "Upper", "Rendition", "Shards", "Next", "Age", "Reason"],
         ),
+        (
+            CollectionSnapshot,
+            ["collsnap"],
+            ["Ready", "Collection", "As-Of", "Rows", "Bytes", "Age", "Reason"],
+        ),
     ],
 )
 def test_kubectl_get_tells_the_story(model: Any, short: list[str], columns: list[str]) -> None:
@@ -97,7 +102,7 @@ def test_kubectl_get_tells_the_story(model: Any, short: list[str], columns: list
     assert (spec["names"]["shortNames"], spec["names"]["categories"], shown) == (short, ["holdfast"], columns)
 
 
-@pytest.mark.parametrize("model", [Catalog, CatalogMigration, StorageCollection])
+@pytest.mark.parametrize("model", generate.RESOURCES)
 def test_every_field_is_described_and_structural(model: Any) -> None:
     def walk(node: dict[str, Any], path: str) -> list[str]:
         wrong = [path] if {"$ref", "anyOf", "allOf", "title"} & set(node) else []
@@ -116,7 +121,7 @@ def test_every_field_is_described_and_structural(model: Any) -> None:
         assert walk(schema(model)["properties"][part], part) == []
 
 
-@pytest.mark.parametrize("model", [Catalog, CatalogMigration, StorageCollection])
+@pytest.mark.parametrize("model", generate.RESOURCES)
 def test_an_object_that_nobody_looked_at_says_so(model: Any) -> None:
     assert schema(model)["properties"]["status"]["default"] == {"observedGeneration": -1}
 
