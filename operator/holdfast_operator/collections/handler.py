@@ -283,7 +283,8 @@ class CollectionHandler(Handler[CollectionView]):
             stored=facts.active.size if facts.renditions else StoredSize(0, 0),
             since=facts.since,
             upper=facts.upper,
-            now=self.services.clock.wall(),
+            now=seen.now,
+            ahead=seen.now - self.services.kube.server_time(self.services.clock.wall()),
         )
         here = self._long.filling(key, facts.collection_id)
         takes = self._spark.objection

@@ -11,6 +11,8 @@ Invariants
   CRD is gone, it does.
 - Objects that watches follow are read from memory (see `known` and `followed`). Others are requested.
 - If the server asks to wait (`Retry-After`), no request is sent before that time, of whatever kind.
+- The times in objects, such as `creationTimestamp`, are of the API server's clock. They are compared with
+  `server_time`, never with this host's clock.
 """
 
 import asyncio
@@ -23,6 +25,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -169,6 +173,8 @@ class Kube:
         self._patient = patient
         self._quiet_until = 0.0
         """Until when the server asked not to send requests, by the monotonic clock."""
+        self._ahead = timedelta()
+        """How far this host's clock is ahead of the server's, as far as the latest response proves it."""
         self.known: KnownObjects[ObjectKey] = KnownObjects()
         """The Holdfast objects."""
         self.followed: dict[tuple[ResourceType, str | None], FollowedObjects] = {}
@@ -190,6 +196,10 @@ class Kube:
         # `request` waits for Retry-After. Here a thread would wait, and could block for minutes.
         found.retries = Retry(retries, respect_retry_after_header=False)
         return cls(ApiClient(found), seconds=seconds, may_write=may_write, patient=patient)
+
+    def server_time(self, now: datetime) -> datetime:
+        """Returns the time of the API server's clock when this host's clock shows `now`."""
+        return now - self._ahead
 
     async def get(self, key: ObjectKey, *, fresh: bool = False) -> Json:
         """Returns one Holdfast object as it is known, or else reads it. Raises like `read`.
@@ -430,7 +440,10 @@ class Kube:
                     f"{method} {path} was not sent: this operator is no longer the leader, and the new leader"
                     " decides again"
                 )
+            sent = _host_time()
             answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=self._seconds)
+            if (ahead := clock_ahead(answer.headers.get("Date"), sent, _host_time())) is not None:
+                self._ahead = ahead
             content = answer.read()  # type: ignore[no-untyped-call]
         except (ApiException, HTTPError, OSError) as error:
             host = self._client.configuration.host
@@ -448,6 +461,22 @@ class Kube:
         self._client.close()  # type: ignore[no-untyped-call]
 
 
+def clock_ahead(date: str | None, sent: datetime, received: datetime) -> timedelta | None:
+    """Returns how far this host's clock is ahead of a server's whose response has this `Date`, or None.
+
+    Negative if it is behind. It is the least that the response proves: the server wrote its time, in whole
+    seconds, between the request and the response. None if there is no time.
+    """
+    try:
+        told = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    if told.tzinfo is None:
+        return None
+    least, most = sent - told - timedelta(seconds=1), received - told
+    return max(least, min(most, timedelta()))
+
+
 def retry_after(status: int, header: str | None) -> float | None:
     """Returns the seconds after which a response asks to send the request again, or None.
 
@@ -455,6 +484,10 @@ def retry_after(status: int, header: str | None) -> float | None:
     """
     asks = status in {429, 503} and header is not None and header.strip().isdecimal()
     return float(header.strip()) if asks and header is not None else None
+
+
+def _host_time() -> datetime:
+    return datetime.now(UTC)
 
 
 def _why(error: Exception) -> str:

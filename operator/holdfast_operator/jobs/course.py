@@ -19,7 +19,7 @@ Invariants
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Any, Final, assert_never
 
@@ -78,6 +78,12 @@ class SparkView:
     upper: int = 0
     """The collection is complete before this time."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    ahead: timedelta = timedelta()
+    """How far `now` is ahead of the API server's clock, which the times of applications are from."""
+
+    def age_of(self, app: AppState) -> float:
+        """Returns the seconds since an application was created."""
+        return (self.now - self.ahead - app.created).total_seconds()
 
 
 class JobPhase(Enum):
@@ -259,17 +265,18 @@ def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> D
             # The application was read before the record. If it had committed, the record would show it.
             return failed(job, "its application completed without committing a result")
         case AppPhase.PENDING | AppPhase.RUNNING | AppPhase.UNCLEAR:
-            if (late := _late(app, template, seen.now)) is not None:
+            age = seen.age_of(app)
+            if (late := _late(app, template, age)) is not None:
                 return failed(job, late, app)
-            return _running(job, app, template, seen.now)
+            return _running(job, app, template, age)
         case _:
             assert_never(app.phase)
 
 
-def _late(app: AppState, template: SparkTemplate, now: datetime) -> str | None:
+def _late(app: AppState, template: SparkTemplate, age: float) -> str | None:
     """Returns which deadline an application exceeded first, or None."""
     start, whole = template.start_deadline_seconds, template.attempt_deadline_seconds
-    age, waits = (now - app.created).total_seconds(), app.phase is AppPhase.PENDING
+    waits = app.phase is AppPhase.PENDING
     if waits and age > start and (whole is None or start <= whole):
         return f"its driver did not start within {start} s (startDeadline){_because(app)}"
     if whole is not None and age > whole:
@@ -307,8 +314,8 @@ def backoff(failed_attempts: int) -> float:
     return min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2.0 ** (failed_attempts - 1))
 
 
-def _running(job: JobRecord, app: AppState, template: SparkTemplate, now: datetime) -> JobReport:
-    age, whole = (now - app.created).total_seconds(), template.attempt_deadline_seconds
+def _running(job: JobRecord, app: AppState, template: SparkTemplate, age: float) -> JobReport:
+    whole = template.attempt_deadline_seconds
     deadlines = [] if whole is None else [whole]
     if app.phase is AppPhase.PENDING:
         deadlines.append(template.start_deadline_seconds)

@@ -319,7 +319,7 @@ def _is_settled(seen: SourceView, job: JobRecord) -> bool:
     app = application_of(seen, job)
     if app is None or app.phase is not AppPhase.RUNNING:
         return False
-    return job.failures == 0 or (seen.now - app.created).total_seconds() >= _SETTLED_S
+    return job.failures == 0 or seen.age_of(app) >= _SETTLED_S
 
 
 def _started(seen: SourceView, slot: str, *, once: bool, rendition: str = "") -> StartJob:

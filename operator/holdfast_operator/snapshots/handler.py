@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import ClassVar, Final
 
 from pydantic import ValidationError
@@ -258,6 +259,9 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         record = next((job for job in jobs if (job.kind, job.slot) == (SNAPSHOT, seen.slot)), None)
         running = record is not None and record.state is JobState.RUNNING
         template = _template(self._settings.spark_template, spec, source)
+        host_now = self.services.clock.wall()
+        # If this host's clock is wrong, the store's clock decides how long an attempt has been over.
+        now = host_now - timedelta(milliseconds=source.look.ahead_ms)
         return SnapshotView(
             collection_id=facts.collection_id,
             reachable=not source.opening.storage.on_one_machine or self._settings.storage_shared,
@@ -269,7 +273,8 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             stored=facts.active.size if facts.renditions else StoredSize(0, 0),
             since=facts.since,
             upper=facts.upper,
-            now=self.services.clock.wall(),
+            now=now,
+            ahead=now - self.services.kube.server_time(host_now),
             request=seen.task,
             object_name=key.name,
             template=template,

@@ -6,7 +6,8 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -31,6 +32,7 @@ from holdfast_operator.engine.kube import (
     NotServed,
     ObjectKey,
     RetryLater,
+    clock_ahead,
 )
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status_writer import StatusWriter
@@ -302,6 +304,52 @@ def test_a_refused_status_is_counted(api: Api, status: int, outcome: str) -> Non
     assert len(api.asked) == 1
     labels = {"kind": "Catalog", "outcome": outcome}
     assert metrics.registry.get_sample_value("holdfast_status_writes_total", labels) == 1
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "ahead"),
+    [
+        (0.2, 0.3, 0),
+        (-20, 19, 0),
+        (0.9, 1.2, 0),
+        (600.5, 600.8, 599.5),
+        (600, 640, 599),
+        (-600.5, -600.2, -600.2),
+    ],
+)
+def test_a_response_proves_how_far_the_clock_of_this_host_is_off_at_least(
+    sent: float, received: float, ahead: float
+) -> None:
+    """The server says that it is noon; these are the seconds after noon on this host."""
+    found = clock_ahead(
+        format_datetime(NOON, usegmt=True), NOON + timedelta(seconds=sent), NOON + timedelta(seconds=received)
+    )
+    assert found == timedelta(seconds=ahead)
+
+
+@pytest.mark.parametrize("date", [None, "", "noon", "Thu, 01 Jan 2026 12:00:00 -0000"])
+def test_a_response_without_a_time_proves_nothing(date: str | None) -> None:
+    assert clock_ahead(date, NOON, NOON) is None
+
+
+@pytest.mark.parametrize("ahead", [600, -600])
+def test_the_time_of_the_server_is_known_from_its_latest_response(
+    api: Api, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    api.answers = [(200, BODY), (404, {"message": "not there", "reason": "NotFound"})]
+    assert api.kube.server_time(NOON) == NOON
+    host = lambda: datetime.now(UTC) + timedelta(seconds=ahead)  # noqa: E731
+    monkeypatch.setattr("holdfast_operator.engine.kube._host_time", host)
+    api.run(lambda kube: kube.get(KEY))
+    assert abs(host() - api.kube.server_time(host()) - timedelta(seconds=ahead)) < timedelta(seconds=5)
+    # The clock was set meanwhile.
+    monkeypatch.undo()
+    with pytest.raises(Gone):
+        api.run(lambda kube: kube.read(KEY))
+    assert api.kube.server_time(NOON) == NOON
 
 
 class Standing(SystemClock):

@@ -68,7 +68,7 @@ class LaterClock(SystemClock):
     """Half an hour ahead, so that no pause between two attempts is waited for."""
 
     def wall(self) -> datetime:
-        return super().wall() + timedelta(minutes=30)
+        return super().wall() + self.later
 
     def monotonic(self) -> float:
         """Every look is a while after the one before, so that nothing is fresh."""
@@ -76,6 +76,7 @@ class LaterClock(SystemClock):
         return super().monotonic() + 10.0 * self._looks
 
     _looks = 0
+    later = timedelta(minutes=30)
 
 
 class Cluster(Kube):
@@ -85,8 +86,13 @@ class Cluster(Kube):
         super().__init__(ApiClient())
         self.objects: dict[str, Json] = {}
         self.refuse: BaseException | None = None
+        self.behind = timedelta()
+        """How far its clock is behind the operator's."""
         self._clock = clock
         self._version = 0
+
+    def server_time(self, now: datetime) -> datetime:
+        return now - self.behind
 
     async def request(self, method: str, path: str, *, query: Any = None, body: Json | None = None) -> Json:
         match method:
@@ -110,11 +116,14 @@ class Cluster(Kube):
                 return {}
         raise Gone(path)
 
+    def _now(self) -> datetime:
+        return self.server_time(self._clock.wall())
+
     def put(self, path: str, body: Json) -> Json:
         if path.startswith(APPS) and path in self.objects and "uid" not in body["metadata"]:
             raise Exists(path)
         self._version += 1
-        given = {"uid": f"uid-{self._version}", "creationTimestamp": self._clock.wall().isoformat()}
+        given = {"uid": f"uid-{self._version}", "creationTimestamp": self._now().isoformat()}
         kept = {**given, **body["metadata"], "generation": 1, "resourceVersion": str(self._version)}
         self.objects[path] = {**body, "metadata": kept}
         return self.objects[path]
@@ -353,6 +362,22 @@ def test_an_application_that_the_cluster_refuses_is_a_failure_that_says_why(
         await operator.until(lambda: world.said.startswith("HydrationFailed"))
         assert "failed 3 times, last: its application is refused: 403 exceeded quota" in world.said
         assert world.record().attempt == 3
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("minutes", [10, -10])
+def test_the_clock_of_the_api_server_decides_how_long_an_attempt_waits(world: World, minutes: int) -> None:
+    """The operator's is ahead, or behind; a driver has five minutes to start."""
+
+    async def story(operator: Operator) -> None:
+        world.cluster.behind = timedelta(minutes=minutes)
+        await operator.until(lambda: bool(world.cluster.apps))
+        await operator.rest()
+        assert (world.record().state, world.record().attempt) == (JobState.RUNNING, 1)
+        world.clock.later += timedelta(minutes=6)
+        await operator.until(lambda: world.record().state is JobState.FAILED)
+        assert "did not start within 300 s" in world.record().error
 
     world.run(story)
 
