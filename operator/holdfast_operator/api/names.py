@@ -405,7 +405,7 @@ class Reason(StrEnum):
     """The collection is being dropped, but somebody still reads it."""
 
     FORBIDDEN = "Forbidden"
-    """The operator's role lacks a permission. The message shows the request."""
+    """The operator's role, a quota, a policy or a webhook forbids a request. The message shows which."""
 
     INTERNAL_ERROR = "InternalError"
     """A bug in the operator. Its log has the details. The operator retries by itself."""

@@ -12,6 +12,7 @@ from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
+from holdfast_operator.engine.denials import Denials
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.handler import Json, Services
 from holdfast_operator.engine.kube import ObjectKey
@@ -19,8 +20,10 @@ from holdfast_operator.jobs.course import arguments, failed
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.storage import keys_of
 from holdfast_operator.sparkapps.adapter import (
+    INGEST,
     AppState,
     Launch,
+    LaunchDenied,
     LaunchRefused,
     NotInstalled,
     SecretFiles,
@@ -42,6 +45,7 @@ class Attempts:
         self._stores = stores
         self._spark = spark
         self._slots = slots
+        self._denials = Denials(services.clock)
 
     async def applications(self, key: ObjectKey, uid: str) -> tuple[tuple[AppState, ...], str | None]:
         """Returns the applications of an object, or why there can't be any."""
@@ -52,6 +56,8 @@ class Attempts:
 
     async def full(self, key: ObjectKey) -> str | None:
         """Returns why no attempt can be launched before another one ends, or None if it can."""
+        if (denied := self._denials.why(key)) is not None:
+            return denied
         try:
             return await self._slots.full(key)
         except NotInstalled as error:
@@ -81,7 +87,10 @@ class Attempts:
         order: Mapping[str, Any],
         files: tuple[SecretFiles, ...] = (),
     ) -> bool:
-        """Launches the application of an attempt. Fails the attempt and returns False if it is refused."""
+        """Launches the application of an attempt. Returns False if it is refused.
+
+        Then the attempt has failed, unless the cluster denies it only for now.
+        """
         if why := mismatch(template.image):
             log.warning(why)
             note = Note(Reason.OTHER_IMAGE_VERSION, why, warning=True)
@@ -103,6 +112,11 @@ class Attempts:
         try:
             await self._spark.launch(launch)
         except LaunchRefused as error:
+            # A job that reads a source doesn't wait for others to end.
+            if isinstance(error, LaunchDenied) and job.kind != INGEST:
+                log.info("attempt %d of job %s waits: %s", job.attempt, job.job_id, error)
+                self._denials.add(key, f"the cluster denies its application for now: {in_a_line(error)}")
+                return False
             await self.fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
             return False
         self._count(job.kind, "launched")

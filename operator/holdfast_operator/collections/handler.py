@@ -66,10 +66,11 @@ from holdfast_operator.collections.steps import (
 )
 from holdfast_operator.engine.cache import ObjectCache
 from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
+from holdfast_operator.engine.denials import Denials
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
-from holdfast_operator.engine.kube import Exists, Gone, ObjectKey, resource_type
+from holdfast_operator.engine.kube import Denied, Exists, Gone, ObjectKey, resource_type
 from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_part, parse_spec
 from holdfast_operator.engine.status_writer import is_ready
@@ -120,6 +121,8 @@ class CollectionHandler(Handler[CollectionView]):
         self._spark = spark
         self._slots = slots
         self._attempts = Attempts(services, stores, spark, slots)
+        self._denials = Denials(services.clock)
+        """Of CollectionSnapshots that couldn't be created."""
         self._long = LongSteps(stores, settings.data_dir, settings.allowed_locations)
         self._read: dict[ObjectKey, tuple[int, SourceProgress | None]] = {}
         """How far the source of each collection is read, and the upper of the collection then."""
@@ -372,7 +375,8 @@ class CollectionHandler(Handler[CollectionView]):
         labels = f"{LABEL_SCHEDULE}={schedule_label(key.name)}"
         there = scheduled_snapshots(await self.services.kube.list(type_, key.namespace, labels=labels))
         shown = shown_in(status, snapshot_schedule.FIELD)
-        return SnapshotScheduleView(key.name, spec.snapshot_schedule, shown, there, now)
+        denied = self._denials.why(key)
+        return SnapshotScheduleView(key.name, spec.snapshot_schedule, shown, there, now, denied)
 
     async def _full(
         self, key: ObjectKey, spec: StorageCollectionSpec, compact: str, missing: str | None
@@ -461,7 +465,12 @@ class CollectionHandler(Handler[CollectionView]):
             return
         made = snapshot_body(key.name, key.namespace, spec.snapshot_schedule, step)
         with suppress(Exists):
-            await self.services.kube.create(resource_type(Kind.COLLECTION_SNAPSHOT), key.namespace, made)
+            try:
+                await self.services.kube.create(resource_type(Kind.COLLECTION_SNAPSHOT), key.namespace, made)
+            except Denied as error:
+                # Everything else that the collection needs goes on.
+                self._denials.add(key, str(error))
+                return
             log.info("CollectionSnapshot '%s' is created", step.name)
 
     def shown(self, key: ObjectKey, body: Json, before: Json) -> None:

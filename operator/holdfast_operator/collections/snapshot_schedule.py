@@ -31,6 +31,8 @@ from holdfast_operator.api.names import (
     Reason,
 )
 from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.engine.denials import PAUSE_SECONDS
+from holdfast_operator.engine.failures import RETRIES
 from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.kube import Json
 from holdfast_operator.engine.resources import annotation, is_deleting
@@ -88,6 +90,8 @@ class SnapshotScheduleView:
     there: tuple[ScheduledSnapshot, ...]
     """Those that are not being deleted, in the order of their times."""
     now: datetime
+    denied: str | None = None
+    """Why the CollectionSnapshot of a run couldn't be created a moment ago. None if it may be tried."""
 
 
 def schedule_label(collection: str) -> str:
@@ -158,18 +162,22 @@ def plan(seen: SnapshotScheduleView | None) -> Decision | RequestedReport:
         return condition_report(shown, "False", Reason.INVALID_SCHEDULE, f"spec.{FIELD}: {error}; correct it")
     latest = seen.there[-1] if seen.there else None
     at_work = latest is not None and latest.phase is Phase.RECONCILING
-    if found.due is not None and not at_work:
+    if found.due is not None and not at_work and seen.denied is None:
         return CreateSnapshot(_name(seen.collection, found.due), found.due)
     if (old := _no_longer_kept(seen)) is not None:
         return DeleteSnapshot(old.name, old.uid)
     status = SnapshotScheduleStatus(
         **found.shown.model_dump(), last_snapshot=None if latest is None else latest.name
     )
-    report = _report(seen, latest, found.upcoming)
+    report, look_after = _report(seen, latest, found.upcoming), found.look_after
+    if found.due is not None and not at_work:
+        text = f"the CollectionSnapshot of {timestamp(found.due)} can't be created: {seen.denied}; {RETRIES}"
+        report = condition_report(shown, "False", Reason.FORBIDDEN, text)
+        look_after = min(look_after, PAUSE_SECONDS)
     return RequestedReport(
         report.condition,
         fields={FIELD: status.model_dump(mode="json", by_alias=True, exclude_none=True)},
-        requeue_after=found.look_after,
+        requeue_after=look_after,
         notes=missed_notes(found),
     )
 

@@ -25,11 +25,12 @@ from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.clock import Clock
 from holdfast_operator.engine.deletion import Deletions
 from holdfast_operator.engine.events import EventSink, Note, transitions
-from holdfast_operator.engine.failures import settled
+from holdfast_operator.engine.failures import RETRIES, settled
 from holdfast_operator.engine.health import Phase, health_conditions
 from holdfast_operator.engine.known import Reads, are_current, reading
 from holdfast_operator.engine.kube import (
     Conflict,
+    Denied,
     Forbidden,
     Gone,
     Invalid,
@@ -270,7 +271,8 @@ class Handler(ABC, Generic[O]):
 
 
 def _forbidden(error: Forbidden) -> Settle:
-    return Settle(stalled(Reason.FORBIDDEN, f"{error}; allow this in the operator's role"), retry=True)
+    todo = RETRIES if isinstance(error, Denied) else "allow this in the operator's role"
+    return Settle(stalled(Reason.FORBIDDEN, f"{error}; {todo}"), retry=True)
 
 
 def _log(body: Json, step: Settle, notes: Sequence[Note]) -> None:

@@ -2,8 +2,8 @@
 
 Invariants
 - Calls block in their own thread pool, never on the event loop or in the stores' threads.
-- Errors are `Gone`, `Conflict`, `Invalid`, `Forbidden`, `Exists` and other `KubeError`s. Callers never see
-  codes.
+- Errors are `Gone`, `Conflict`, `Invalid`, `Forbidden`, `Denied`, `Exists` and other `KubeError`s. Callers
+  never see codes.
 - No message contains a body that was sent, so no secret gets into a log. A message is the same at each
   attempt that fails for the same reason.
 - A process that may not write changes nothing. This is checked right before each request.
@@ -21,6 +21,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,9 @@ _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;
 _THREADS: Final = 8
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MERGE: Final = "application/merge-patch+json"
+_FOR_NOW: Final = re.compile(r"exceeded quota: |status unknown for quota: |failed calling webhook ")
+_DENIED: Final = re.compile(rf"{_FOR_NOW.pattern}|failed quota: | denied (the )?request\b")
+"""In the message of a response that admission made. Its status code may be that of other errors."""
 
 
 class KubeError(Exception):
@@ -99,7 +103,16 @@ class Invalid(KubeError):
 
 
 class Forbidden(KubeError):
-    """The operator's role doesn't allow the request."""
+    """The operator's role doesn't allow the request, or admission denies it."""
+
+
+class Denied(Forbidden):
+    """A quota, a policy or a webhook denies the request. The message names it. It may allow it later."""
+
+    @property
+    def for_now(self) -> bool:
+        """Whether it is likely to pass by itself: a quota without room, or a webhook that doesn't respond."""
+        return _FOR_NOW.search(str(self)) is not None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -519,6 +532,8 @@ def _reason(content: bytes) -> str:
 
 def refusal(status: int, message: str, content: bytes) -> KubeError:
     """Returns the error for the status code of a response."""
+    if status in {400, 403, 422, 500} and _DENIED.search(message):
+        return Denied(message)
     match status:
         case 403:
             return Forbidden(message)

@@ -103,6 +103,10 @@ class LaunchRefused(Exception):
     """The cluster rejects an application, or another object has its name."""
 
 
+class LaunchDenied(LaunchRefused):
+    """A quota has no room for an application now, or a webhook of the cluster doesn't respond."""
+
+
 class SparkAdapter(ABC):
     """Starts, watches and cancels applications."""
 

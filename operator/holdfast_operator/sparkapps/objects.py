@@ -23,12 +23,22 @@ from holdfast_operator.api.names import (
     Kind,
 )
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.engine.kube import Exists, Forbidden, Invalid, Kube, NotServed, ObjectKey, ResourceType
+from holdfast_operator.engine.kube import (
+    Denied,
+    Exists,
+    Forbidden,
+    Invalid,
+    Kube,
+    NotServed,
+    ObjectKey,
+    ResourceType,
+)
 from holdfast_operator.sparkapps.adapter import (
     INGEST,
     AppPhase,
     AppState,
     Launch,
+    LaunchDenied,
     LaunchRefused,
     NotInstalled,
     SecretFiles,
@@ -99,7 +109,8 @@ class ObjectAdapter(SparkAdapter):
         except NotServed:
             raise NotInstalled(self._not_served()) from None
         except (Forbidden, Invalid) as error:
-            raise LaunchRefused(str(error)) from None
+            refused = LaunchDenied if isinstance(error, Denied) and error.for_now else LaunchRefused
+            raise refused(str(error)) from None
 
     async def observe(self, owner: ObjectKey, owner_uid: str, *, fresh: bool = False) -> tuple[AppState, ...]:
         """Returns the applications that an object owns. With `fresh`, they are read from the API server."""

@@ -90,6 +90,19 @@ def test_what_is_shown(seen: SnapshotScheduleView, expected: tuple[str, Reason])
     assert told(seen) == expected
 
 
+def test_a_run_whose_object_is_denied_says_by_whom_and_holds_up_nothing_else() -> None:
+    denied = "403 exceeded quota: team"
+    seen = replace(view(*(there(days) for days in (3, 2, 1)), upcoming=NOW, keepLast=2), denied=denied)
+    assert plan(seen) == DeleteSnapshot("s3", "u3")
+    report = plan(replace(seen, there=seen.there[1:]))
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    assert (report.condition.status, report.condition.reason) == ("False", Reason.FORBIDDEN)
+    assert denied in report.condition.message
+    assert report.requeue_after == 30
+    assert isinstance(plan(replace(seen, there=seen.there[1:], denied=None)), CreateSnapshot)
+
+
 def test_one_that_failed_does_not_hold_up_the_next_and_only_the_latest_of_these_is_kept() -> None:
     assert isinstance(plan(view(there(1, Phase.STALLED), upcoming=NOW)), CreateSnapshot)
     failed = [there(days, Phase.STALLED) for days in (3, 2, 1)]

@@ -21,6 +21,7 @@ from holdfast_operator.engine.events import EventSink, Note
 from holdfast_operator.engine.kube import (
     SECRETS,
     Conflict,
+    Denied,
     Exists,
     Expired,
     Forbidden,
@@ -107,6 +108,36 @@ def test_answers_by_meaning(api: Api, status: int, error: type[KubeError]) -> No
         api.run(lambda kube: kube.get(KEY))
     assert type(caught.value) is error
     assert api.asked == [("GET", PATH, "application/json", None)]
+
+
+QUOTA = 'sparkapplications "a" is forbidden: exceeded quota: team, requested: x=1, used: x=1, limited: x=1'
+DOWN = 'Internal error occurred: failed calling webhook "w.example": no endpoints available'
+POLICY = "catalogs \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "error"),
+    [
+        (403, QUOTA, Denied),
+        (403, 'pods "a" is forbidden: failed quota: team: must specify memory', Denied),
+        (422, POLICY, Denied),
+        (403, 'admission webhook "w.example" denied the request: no', Denied),
+        (400, 'admission webhook "w.example" denied the request without explanation', Denied),
+        (403, 'catalogs "a" is forbidden: User "u" cannot patch resource "catalogs" in API group', Forbidden),
+        (422, 'Catalog "a" is invalid: spec.x: Invalid value: "denied"', Invalid),
+        (500, DOWN, Denied),
+        (500, "etcdserver: request timed out", KubeError),
+    ],
+)
+def test_what_admission_denies_differs_from_a_missing_right(
+    api: Api, status: int, message: str, error: type[KubeError]
+) -> None:
+    api.answers = [(status, {"message": message, "reason": "Any"})]
+    with pytest.raises(error) as caught:
+        api.run(lambda kube: kube.create(SECRETS, "ns", {}))
+    assert type(caught.value) is error
+    assert message in str(caught.value)
+    assert not isinstance(caught.value, Denied) or caught.value.for_now is (message in {QUOTA, DOWN})
 
 
 def test_a_server_that_is_not_there_is_an_answer_too(api: Api) -> None:

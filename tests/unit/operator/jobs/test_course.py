@@ -27,8 +27,8 @@ from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.events import EventSink
 from holdfast_operator.engine.handler import OperatorSettings, Services
 from holdfast_operator.engine.kube import (
+    Denied,
     Exists,
-    Forbidden,
     Gone,
     Kube,
     KubeError,
@@ -86,10 +86,11 @@ class Cluster(Kube):
         super().__init__(ApiClient())
         self.objects: dict[str, Json] = {}
         self.refuse: BaseException | None = None
+        self.refused = 0
         self.behind = timedelta()
         """How far its clock is behind the operator's."""
         self._clock = clock
-        self._version = 0
+        self.version = 0
 
     def server_time(self, now: datetime) -> datetime:
         return now - self.behind
@@ -101,6 +102,7 @@ class Cluster(Kube):
             case "GET" if path == APPS:
                 return {"items": self.apps}
             case "POST" if path == APPS and self.refuse is not None:
+                self.refused += 1
                 raise self.refuse
             case "POST" if body is not None:
                 return self.put(f"{path}/{body['metadata']['name']}", body)
@@ -122,9 +124,9 @@ class Cluster(Kube):
     def put(self, path: str, body: Json) -> Json:
         if path.startswith(APPS) and path in self.objects and "uid" not in body["metadata"]:
             raise Exists(path)
-        self._version += 1
-        given = {"uid": f"uid-{self._version}", "creationTimestamp": self._now().isoformat()}
-        kept = {**given, **body["metadata"], "generation": 1, "resourceVersion": str(self._version)}
+        self.version += 1
+        given = {"uid": f"uid-{self.version}", "creationTimestamp": self._now().isoformat()}
+        kept = {**given, **body["metadata"], "generation": 1, "resourceVersion": str(self.version)}
         self.objects[path] = {**body, "metadata": kept}
         return self.objects[path]
 
@@ -349,7 +351,9 @@ def test_an_api_server_that_is_away_costs_no_attempt(world: World) -> None:
     world.run(story)
 
 
-@pytest.mark.parametrize("refusal", [Forbidden("403 exceeded quota: spark"), NotServed("404 page not found")])
+@pytest.mark.parametrize(
+    "refusal", [Denied("403 webhook w denied the request"), NotServed("404 page not found")]
+)
 def test_an_application_that_the_cluster_refuses_is_a_failure_that_says_why(
     world: World, refusal: KubeError
 ) -> None:
@@ -360,8 +364,28 @@ def test_an_application_that_the_cluster_refuses_is_a_failure_that_says_why(
             assert (world.record().state, world.record().failures) == (JobState.RUNNING, 0)
             return
         await operator.until(lambda: world.said.startswith("HydrationFailed"))
-        assert "failed 3 times, last: its application is refused: 403 exceeded quota" in world.said
+        assert "failed 3 times, last: its application is refused: 403 webhook w denied" in world.said
         assert world.record().attempt == 3
+
+    world.run(story)
+
+
+def test_a_quota_without_room_costs_no_attempt_and_is_asked_again_after_a_pause(world: World) -> None:
+    full = Denied("POST: 403 exceeded quota: team, requested: count/x=1, used: count/x=2, limited: count/x=2")
+
+    async def story(operator: Operator) -> None:
+        world.cluster.refuse = full
+        await operator.until(lambda: "exceeded quota: team" in world.said)
+        assert "denies its application for now" in world.said
+        refused, version = world.cluster.refused, world.cluster.version
+        # 24 looks, each at least ten seconds after the one before.
+        for _ in range(4):
+            await operator.rest()
+        assert refused < world.cluster.refused <= refused + 16
+        assert world.cluster.version == version
+        world.cluster.refuse = None
+        await operator.until(lambda: bool(world.cluster.apps))
+        assert (world.record().attempt, world.record().failures) == (1, 0)
 
     world.run(story)
 

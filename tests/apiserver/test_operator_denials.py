@@ -1,0 +1,119 @@
+"""A quota or a policy of the cluster denies what the operator asks for: it names it, waits, and goes on."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from testbed.kube import ControlPlane
+from testbed.sparkfaces import KUBEFLOW
+from testbed.sparkoperator import install_crd
+
+pytestmark = pytest.mark.kube
+
+Make = Callable[..., dict[str, Any]]
+ADMISSION = "admissionregistration.k8s.io/v1"
+APPLICATIONS = "count/sparkapplications.sparkoperator.k8s.io"
+
+
+@pytest.fixture
+def policy(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
+    """A policy of the cluster that denies finalizers on the Catalogs of the namespace."""
+    name = f"no-finalizers-{namespace}"
+    rule = {"apiGroups": ["holdfast.dev"], "apiVersions": ["*"], "operations": ["UPDATE"]}
+    made = {
+        "apiVersion": ADMISSION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [{**rule, "resources": ["catalogs"]}]},
+            "validations": [
+                {"expression": "!has(object.metadata.finalizers)", "message": "ask the platform team"}
+            ],
+        },
+    }
+    bound = {
+        "apiVersion": ADMISSION,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {
+            "policyName": name,
+            "validationActions": ["Deny"],
+            "matchResources": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+            },
+        },
+    }
+    control_plane.apply(made, bound)
+    yield name
+    control_plane.kubectl(
+        "delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", name, "--ignore-not-found"
+    )
+
+
+def rests(world: Any, operator: Any) -> bool:
+    """Whether nothing is written, though the operator looks again."""
+    before = world.versions()
+    operator.wait_for_looks(3)
+    return bool(world.versions() == before)
+
+
+@pytest.mark.long
+def test_a_policy_and_a_quota_are_named_waited_for_and_cost_no_attempt(
+    world: Any,
+    control_plane: ControlPlane,
+    policy: str,
+    make_catalog: Make,
+    make_collection: Make,
+    tmp_path: Path,
+) -> None:
+    install_crd(control_plane, KUBEFLOW)
+    there = make_catalog(deletionPolicy="Delete")
+    operator = world.start("--storage-shared")
+    world.apply(there)
+    message = world.wait_stalled("catalog/demo", "Forbidden")
+    assert f"ValidatingAdmissionPolicy '{policy}'" in message
+    assert "denied request: ask the platform team; the operator retries by itself" in message
+    assert "role" not in message
+    control_plane.kubectl("delete", "validatingadmissionpolicybinding", policy)
+    world.apply(make_collection())
+    world.wait_ready("catalog/demo", "coll/flights")
+
+    world.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "full"},
+            "spec": {"hard": {APPLICATIONS: "0"}},
+        }
+    )
+    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+        writer = controller.writer(world.status("coll/flights")["collectionId"], purpose="test")
+        writer.append(pa.table({"id": [1], "note": ["x"]}), writer.upper(), 11)
+    snapshot = {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "CollectionSnapshot",
+        "metadata": {"name": "first"},
+        "spec": {"collectionRef": {"name": "flights"}, "destination": (tmp_path / "out").as_uri()},
+    }
+    world.apply(snapshot)
+
+    def said() -> str:
+        conditions = world.get("collsnap/first").get("status", {}).get("conditions", [])
+        return " ".join(each["message"] for each in conditions)
+
+    world.settle(lambda: "denies its application for now" in said(), said)
+    assert "quota: full" in said()
+    world.settle(lambda: rests(world, operator), lambda: str(world.versions()))
+    assert world.objects.list("sparkapplications") == []
+    world.delete("resourcequotas/full")
+    # The next one asks at once, and not after a pause.
+    world.stop()
+    second = world.start("--storage-shared")
+    world.settle(lambda: bool(world.objects.list("sparkapplications")), said)
+    (made,) = world.objects.list("sparkapplications")
+    assert made["metadata"]["labels"]["holdfast.dev/attempt"] == "1"
+    assert second.child.poll() is None
