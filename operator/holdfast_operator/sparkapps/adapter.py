@@ -49,6 +49,8 @@ class AppState:
     """The kind of its job."""
     via: str = ""
     """The name of the adapter that it belongs to."""
+    is_noticed: bool = True
+    """Whether somebody has set its status, as whatever runs it does first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,20 @@
 """Chooses the adapter that launches Spark jobs: the configured one, or the first one that the cluster serves.
 
+The CRDs of a Spark operator may be left over, or it may work in other namespaces only. Then nobody notices
+the applications of a namespace. That is no reason to cancel one, but the next attempt uses another adapter.
+
 Invariants
 - The adapter that launched an attempt also watches it, even if another adapter is chosen now. This holds only
   for adapters that the setting allows, because the operator can't see the applications of others.
 - If an adapter was served before and isn't now, nothing is decided, because its applications may still run.
+- An adapter whose applications nobody notices is passed over only if another one takes the template. It is
+  tried again when somebody notices a later application, after an hour, and after a restart of the operator.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -39,6 +46,13 @@ _KINDS: Final[Mapping[AdapterName, tuple[type[ObjectAdapter], ...]]] = {
     AdapterName.NONE: (),
 }
 """The adapters of a setting, in order of preference."""
+_NOTICED_WITHIN: Final = timedelta(seconds=20)
+"""More than a Spark operator takes to set the first status of an application."""
+_PASSED_OVER: Final = timedelta(hours=1)
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+_UNNOTICED: Final = (
+    "no Spark operator has noticed it; check that the Spark operator runs, and works in this namespace"
+)
 _SWITCHED_OFF: Final = (
     "Spark jobs are disabled (--spark-adapter=none): choose another adapter, or enable spark in the chart"
 )
@@ -47,31 +61,43 @@ _SWITCHED_OFF: Final = (
 class AdapterChoice(SparkAdapter):
     """Combines several adapters. The first one that the cluster serves launches."""
 
-    def __init__(self, adapters: Sequence[SparkAdapter], limits: TemplateLimits) -> None:
-        """Combines adapters with different names, in order of preference."""
+    def __init__(
+        self, adapters: Sequence[SparkAdapter], limits: TemplateLimits, now: Callable[[], datetime]
+    ) -> None:
+        """Combines adapters with different names, in order of preference.
+
+        `now` returns the time of the clock that the creation times of applications are from.
+        """
         self._limits = limits
+        self._now = now
+        self._unnoticed: dict[tuple[str, str], tuple[datetime, datetime]] = {}
+        """The latest application that nobody noticed, by adapter and namespace: when it was created, and when
+        that was seen last."""
         self._adapters = {each.name: each for each in adapters}
         self._served: set[str] = set()
 
     def objection(self, template: SparkTemplate) -> str | None:
-        """Returns why it is not allowed, or else the objection of the adapter that would launch it.
+        """Returns why it is not allowed, or else the objection of the first adapter if no other takes it.
 
-        While that adapter is unknown, it has no objection.
+        While no adapter is known to be served, there is no objection.
         """
         if (refused := self._limits.objection(template)) is not None:
             return refused
-        return None if (chosen := self._chosen()) is None else chosen.objection(template)
+        objections = [each.objection(template) for each in self._served_adapters()]
+        return objections[0] if objections and None not in objections else None
 
     async def launch(self, launch: Launch) -> None:
-        """Launches with the first adapter that the latest `observe` found to be served."""
-        chosen = self._chosen()
-        if chosen is None:
+        """Launches with the first adapter that `observe` found to be served and whose applications run."""
+        served = self._served_adapters()
+        if not served:
             raise NotInstalled(
                 _SWITCHED_OFF
                 if not self._adapters
                 else f"the cluster serves none of {', '.join(self._adapters)} yet; the operator retries"
             )
-        await chosen.launch(launch)
+        fits = [each for each in served if each.objection(launch.template) is None] or served
+        awake = (each for each in fits if not self._is_passed_over(each.name, launch.owner.namespace))
+        await next(awake, fits[0]).launch(launch)
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
         """Returns the applications of all adapters."""
@@ -81,13 +107,14 @@ class AdapterChoice(SparkAdapter):
         missing: list[str] = []
         for name, adapter in self._adapters.items():
             try:
-                found += await adapter.observe(owner, owner_uid)
+                seen = await adapter.observe(owner, owner_uid)
             except NotInstalled as error:
                 if name in self._served:
                     raise
                 missing.append(str(error))
             else:
                 self._served.add(name)
+                found += [self._explained(app, owner.namespace) for app in seen]
         if len(missing) == len(self._adapters):
             raise NotInstalled("; ".join(missing))
         return tuple(sorted(found, key=lambda app: (app.attempt, app.created)))
@@ -104,14 +131,31 @@ class AdapterChoice(SparkAdapter):
         """Cancels with the adapter that the application belongs to."""
         await self._adapters[app.via].cancel(owner, app)
 
-    def _chosen(self) -> SparkAdapter | None:
-        served = (each for name, each in self._adapters.items() if name in self._served)
-        return next(served, None)
+    def _served_adapters(self) -> list[SparkAdapter]:
+        return [each for name, each in self._adapters.items() if name in self._served]
+
+    def _is_passed_over(self, name: str, namespace: str) -> bool:
+        _, seen = self._unnoticed.get((name, namespace), (_NEVER, _NEVER))
+        return self._now() - seen < _PASSED_OVER
+
+    def _explained(self, app: AppState, namespace: str) -> AppState:
+        """Remembers whether an application is noticed. If nobody does for long, its message says so."""
+        place, now = (app.via, namespace), self._now()
+        latest, _ = self._unnoticed.get(place, (_NEVER, _NEVER))
+        if app.is_noticed:
+            if app.created >= latest:
+                self._unnoticed.pop(place, None)
+            return app
+        if now - app.created < _NOTICED_WITHIN:
+            return app
+        self._unnoticed[place] = max(app.created, latest), now
+        return replace(app, message=app.message or _UNNOTICED)
 
 
 def adapter(kube: Kube, name: AdapterName, limits: TemplateLimits) -> SparkAdapter:
     """Returns the adapter of a setting."""
-    return AdapterChoice([kind(kube) for kind in _KINDS[name]], limits)
+    now = lambda: kube.server_time(datetime.now(UTC))  # noqa: E731
+    return AdapterChoice([kind(kube) for kind in _KINDS[name]], limits, now)
 
 
 def watched(name: AdapterName) -> Mapping[ResourceType, str]:

@@ -53,6 +53,7 @@ class JobAdapter(ObjectAdapter):
     type_: ClassVar[ResourceType] = JOBS
     what: ClassVar[str] = "Jobs (batch/v1)"
     remedy: ClassVar[str] = "ask the administrator of the cluster to serve batch/v1"
+    by_spark_operator: ClassVar[bool] = False
 
     def objection(self, template: SparkTemplate) -> str | None:
         """Objects to more than one executor."""

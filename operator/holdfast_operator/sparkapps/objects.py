@@ -84,6 +84,8 @@ class ObjectAdapter(SparkAdapter):
     """The name of the type, with group and version."""
     remedy: ClassVar[str]
     """What to do if the type isn't served."""
+    by_spark_operator: ClassVar[bool] = True
+    """Whether a Spark operator runs the applications, which may be missing."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
@@ -152,6 +154,7 @@ class ObjectAdapter(SparkAdapter):
             created=datetime.fromisoformat(metadata["creationTimestamp"]),
             kind=labels.get(LABEL_JOB_KIND, ""),
             via=self.name,
+            is_noticed=not self.by_spark_operator or bool(body.get("status")),
         )
 
     async def _list(self, namespace: str | None, labels: str, *, fresh: bool = False) -> Sequence[Json]:

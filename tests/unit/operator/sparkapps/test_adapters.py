@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -683,6 +683,53 @@ def test_an_adapter_that_goes_away_leaves_everything_undecided() -> None:
     del kube.there[SPARK_APPLICATIONS.path("ns")]
     with pytest.raises(NotInstalled, match="Kubeflow"):
         observe(chosen)
+
+
+@pytest.mark.parametrize("served", [(SPARK_APPLICATIONS, JOBS), (APACHE_APPLICATIONS, JOBS)])
+def test_definitions_without_their_operator_lead_to_plain_jobs(served: tuple[ResourceType, ...]) -> None:
+    """The first attempt waits for nobody; the next ones don't."""
+    kube, (first, _) = Serving(*served), served
+    chosen = adapter(kube, AdapterName.AUTO, TemplateLimits())
+    observe(chosen)
+    asyncio.run(chosen.launch(LAUNCH))
+    (made,) = kube.there[first.path("ns")]
+    made["metadata"]["creationTimestamp"] = datetime.now(UTC).isoformat()
+    (app,) = observe(chosen)
+    assert app.message == "", "an operator needs some time"
+    made["metadata"] |= MADE
+    (app,) = observe(chosen)
+    assert (app.phase, app.via) == (AppPhase.PENDING, "kubeflow" if first is SPARK_APPLICATIONS else "apache")
+    assert "no Spark operator has noticed it" in app.message
+    asyncio.run(chosen.launch(replace(LAUNCH, attempt=3)))
+    assert (kube.number(first), kube.number(JOBS)) == (1, 1)
+    # In another namespace there may be an operator, and a plain Job can't have two executors.
+    big = with_template(executor={"instances": 2})
+    assert chosen.objection(big.template) is None
+    asyncio.run(chosen.launch(replace(big, attempt=4)))
+    assert (kube.number(first), kube.number(JOBS)) == (2, 1)
+    # Its operator is there after all.
+    for each in kube.there[first.path("ns")]:
+        each["status"] = {"any": "thing"}
+    assert all(app.message != "no Spark operator has noticed it" for app in observe(chosen))
+    asyncio.run(chosen.launch(replace(LAUNCH, attempt=5)))
+    assert (kube.number(first), kube.number(JOBS)) == (3, 1)
+
+
+def test_an_operator_of_other_namespaces_is_passed_over_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube = Serving(SPARK_APPLICATIONS, JOBS)
+    kube.there[SPARK_APPLICATIONS.path("far")] = []
+    chosen = adapter(kube, AdapterName.AUTO, TemplateLimits())
+    observe(chosen)
+    asyncio.run(chosen.launch(LAUNCH))
+    now = datetime.fromisoformat(MADE["creationTimestamp"]) + timedelta(minutes=5)
+    monkeypatch.setattr(kube, "server_time", lambda _: now)
+    observe(chosen)
+    asyncio.run(chosen.launch(replace(LAUNCH, owner=replace(OWNER, namespace="far"))))
+    asyncio.run(chosen.launch(replace(LAUNCH, attempt=3)))
+    assert (len(kube.there[SPARK_APPLICATIONS.path("far")]), kube.number(JOBS)) == (1, 1)
+    now += timedelta(hours=1)
+    asyncio.run(chosen.launch(replace(LAUNCH, attempt=4)))
+    assert kube.number(SPARK_APPLICATIONS) == 2
 
 
 def test_what_a_pod_says_explains_a_job_that_waits() -> None:
