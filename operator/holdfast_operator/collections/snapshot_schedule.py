@@ -238,7 +238,9 @@ def last_snapshot(jobs: Sequence[JobRecord]) -> Mapping[str, Any]:
 def _name(collection: str, time: datetime) -> str:
     stem = collection
     if len(stem) > _MAX_STEM:
-        stem = f"{stem[: _MAX_STEM - _DIGITS - 1]}-{hashlib.sha256(stem.encode()).hexdigest()[:_DIGITS]}"
+        # A dash may not follow a dot in a name.
+        cut = stem[: _MAX_STEM - _DIGITS - 1].rstrip("-.")
+        stem = f"{cut}-{hashlib.sha256(stem.encode()).hexdigest()[:_DIGITS]}"
     return f"{stem}-{time:%Y%m%d%H%M%S}"
 
 

@@ -82,7 +82,7 @@ def snapshot_body(
     return {
         "apiVersion": API_VERSION,
         "kind": Kind.COLLECTION_SNAPSHOT.value,
-        "metadata": {"name": name or f"{collection[:_MAX_STEM]}-{_stamp(now)}"},
+        "metadata": {"name": name or f"{collection[:_MAX_STEM].rstrip('-.')}-{_stamp(now)}"},
         "spec": {
             "collectionRef": {"name": collection},
             **({} if destination is None else {"destination": destination}),
