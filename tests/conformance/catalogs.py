@@ -18,9 +18,10 @@ from holdfast.catalog import (
     linked_catalog,
     persist_catalog,
     shadow_catalog,
-    stash_catalog,
 )
 from holdfast.catalog.objects.registry import ROLES
+from holdfast.catalog.one_store import OneStoreCatalog
+from holdfast.catalog.opening import wall_clock_ms
 from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.catalog.stores.store import CatalogStore
@@ -82,25 +83,40 @@ class PersistCatalogs(Catalogs):
         return client
 
 
+class _KnownStash(StashStore):
+    """A store in a stash that `known` lists, with each further handle that a catalog makes of it."""
+
+    def __init__(self, url: str, known: list[StashStore], *, read_only: bool = False) -> None:
+        super().__init__(url, read_only=read_only)
+        self._known = known
+        known.append(self)
+
+    def another(self, *, purpose: str) -> StashStore:
+        return _KnownStash(self._url, self._known, read_only=self._read_only)
+
+
 class StashCatalogs(Catalogs):
     """One in a stash."""
 
     def __init__(self, kind: str, url: str) -> None:
         self.kind = kind
         self._url = url
+        self._opened: list[StashStore] = []
 
     @property
     def address(self) -> dict[str, str]:
         return {"stash": self._url}
 
     def openable(self, mode: str = "write") -> OpenableCatalog:
-        return stash_catalog(self._url, read_only=mode == "read")
+        store = _KnownStash(self._url, self._opened, read_only=mode == "read")
+        return OneStoreCatalog(store, wall_clock_ms)
 
     def behind(self) -> CatalogStore:
-        return StashStore(self._url)
+        return _KnownStash(self._url, self._opened)
 
     def close(self) -> None:
-        """Nothing: each process has closed what it opened, or has ended."""
+        for store in self._opened:
+            store.close()
 
 
 class ShadowCatalogs(Catalogs):

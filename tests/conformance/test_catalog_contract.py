@@ -149,8 +149,8 @@ def test_of_many_that_open_at_once_one_may_write(catalogs: Catalogs) -> None:
         start.wait()
         return writable(one, f"holder {number}")
 
-    with ThreadPoolExecutor(count) as threads:
-        opened = list(threads.map(run, range(count)))
+    with ThreadPoolExecutor(count) as pool:
+        opened = list(pool.map(run, range(count)))
     epochs = sorted(catalog.fence_token().epoch for catalog in opened)
     if catalogs.kind in LINKED:
         # Who is overtaken between the two stores takes another one.

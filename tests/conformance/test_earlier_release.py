@@ -6,7 +6,7 @@ The tests need the history of the repository. If a clone has none, they are skip
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,27 +64,38 @@ class Place:
 
     def __init__(self, *arguments: str) -> None:
         self.arguments = arguments
+        self._clients: list[PersistClient] = []
 
     def openable(self, mode: Any = "write") -> OpenableCatalog:
         kind, *urls = self.arguments
         if kind == "stash":
             return stash_catalog(urls[0], read_only=mode == "read")
         url = {"url": urls[0]} if len(urls) == 1 else {"blob": urls[0], "consensus": urls[1]}
-        return persist_catalog(PersistClient.open(**url, mode=mode), ORG)  # type: ignore[arg-type]
+        client = PersistClient.open(**url, mode=mode)  # type: ignore[arg-type]
+        self._clients.append(client)
+        return persist_catalog(client, ORG)
+
+    def close(self) -> None:
+        """Close all clients, which ends their upkeep."""
+        for client in self._clients:
+            client.close()
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     match request.param:
         case "persist in files":
-            return Place("persist", f"file://{tmp_path}/store")
+            made = Place("persist", f"file://{tmp_path}/store")
         case "persist on Postgres":
-            return Place("persist", f"file://{tmp_path}/blob", request.getfixturevalue("postgres_url"))
+            made = Place("persist", f"file://{tmp_path}/blob", request.getfixturevalue("postgres_url"))
         case "stash in SQLite":
-            return Place("stash", f"sqlite://{tmp_path}/stash.db")
+            made = Place("stash", f"sqlite://{tmp_path}/stash.db")
         case "stash in Postgres":
-            return Place("stash", request.getfixturevalue("postgres_url"))
-    raise AssertionError(request.param)
+            made = Place("stash", request.getfixturevalue("postgres_url"))
+        case _:
+            raise AssertionError(request.param)
+    yield made
+    made.close()
 
 
 def on_postgres(*values: str, marks: Sequence[pytest.MarkDecorator] = ()) -> Any:

@@ -23,6 +23,8 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same store as one client after another."""
     memory = MemoryConsensus()
     opened: list[Consensus] = []
+    # Before the yield, so that the database is dropped after the stores are closed.
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
 
     def opens() -> Consensus:
         match request.param:
@@ -33,7 +35,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
             case "sqlite":
                 store = SqliteConsensus(tmp_path / "consensus.sqlite")
             case _:
-                store = PostgresConsensus(request.getfixturevalue("postgres_url"))
+                store = PostgresConsensus(url)
         opened.append(store)
         return store
 

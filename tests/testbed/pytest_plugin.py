@@ -13,6 +13,7 @@ shows how many tests it left out.
 A run with `-n` is spread over processes by `testbed.spread`. Each process starts its own servers.
 """
 
+import logging
 import math
 import os
 import signal
@@ -31,6 +32,7 @@ from testbed.children import plain_path
 from testbed.errors import Unavailable
 from testbed.kafka import Kafka
 from testbed.kube import ControlPlane
+from testbed.leftovers import OwnRecords
 from testbed.minio import Minio
 from testbed.node import NodeCluster
 from testbed.objects import new_namespace
@@ -210,6 +212,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _tiers(item: pytest.Item) -> list[Tier]:
     return [tier for tier in Tier if item.get_closest_marker(tier.value)]
+
+
+@pytest.fixture
+def own_records() -> Iterator[Callable[[], list[logging.LogRecord]]]:
+    """Returns what the thread of this test and those that it started have logged so far.
+
+    `caplog` also has what threads log that were there before: servers of the run, and clients of other tests.
+    """
+    handler = OwnRecords()
+    root = logging.getLogger()
+    root.addHandler(handler)
+    yield lambda: list(handler.records)
+    root.removeHandler(handler)
 
 
 @pytest.fixture(scope="module")

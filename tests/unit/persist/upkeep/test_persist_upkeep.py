@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from logging import LogRecord
 from typing import Any
 
 import pytest
@@ -450,7 +451,7 @@ def test_a_log_that_went_back_is_refused(stores: Stores) -> None:
 
 @pytest.mark.parametrize("maintenance", ["background", "inline", "off"])
 def test_upkeep_logs_once_that_the_log_went_back(
-    stores: Stores, caplog: pytest.LogCaptureFixture, maintenance: Any
+    stores: Stores, own_records: Callable[[], list[LogRecord]], maintenance: Any
 ) -> None:
     client = stores.open(maintenance=maintenance, **FAST)
     write(client, 5)
@@ -460,15 +461,16 @@ def test_upkeep_logs_once_that_the_log_went_back(
     for _ in range(2):
         maintainer._guarded(reader.heartbeat, SHARD)
     client.close()
-    (line,) = [record.getMessage() for record in caplog.records if "went back" in record.getMessage()]
+    told = [record.getMessage() for record in own_records()]
+    (line,) = [message for message in told if "went back" in message]
     assert line.startswith(f"upkeep stops: the log of {SHARD} in ")
     assert "holdfast persist recover URL --accept" in line
-    assert not [record for record in caplog.records if "no rollup" in record.getMessage()]
+    assert not [message for message in told if "no rollup" in message]
 
 
 @pytest.mark.parametrize("maintenance", ["background", "inline", "off"])
 def test_a_close_does_not_repeat_an_error_that_was_raised(
-    stores: Stores, caplog: pytest.LogCaptureFixture, maintenance: Any
+    stores: Stores, own_records: Callable[[], list[LogRecord]], maintenance: Any
 ) -> None:
     client = stores.open(maintenance=maintenance, **FAST)
     write(client, 5)
@@ -477,7 +479,7 @@ def test_a_close_does_not_repeat_an_error_that_was_raised(
     with pytest.raises(LogRegressed):
         client.recent_upper(SHARD)
     client.close()
-    assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []
+    assert [record.getMessage() for record in own_records() if record.levelname != "DEBUG"] == []
 
 
 def test_upkeep_deletes_nothing_before_the_commit_that_makes_it_garbage() -> None:
