@@ -356,6 +356,7 @@ def test_an_ended_application_is_deleted_when_its_time_is_over(
 def test_a_stand_in_that_comes_back_finds_no_driver(
     cluster: Cluster, control_plane: ControlPlane, script: Path, tmp_path: Path
 ) -> None:
+    before = {*threading.enumerate()}
     serving = SparkOperatorStandIn(control_plane.kubeconfig, namespace=cluster.namespace)
     with serving:
         made = cluster.create(
@@ -368,4 +369,5 @@ def test_a_stand_in_that_comes_back_finds_no_driver(
     with SparkOperatorStandIn(control_plane.kubeconfig, namespace=cluster.namespace):
         _, status = cluster.until(made, "FAILED", 90)
     assert status["applicationState"]["errorMessage"] == "driver pod not found"
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("spark-")]
+    begun = {*threading.enumerate()} - before
+    assert not [thread for thread in begun if thread.name.startswith("spark-")]

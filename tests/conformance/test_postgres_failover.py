@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -157,7 +157,9 @@ def test_a_standby_is_refused(primary: PostgresServer, standby: PostgresServer) 
 
 
 def test_a_user_who_may_not_read_the_timeline_is_told_once(
-    primary: PostgresServer, caplog: pytest.LogCaptureFixture
+    primary: PostgresServer,
+    caplog: pytest.LogCaptureFixture,
+    own_records: Callable[[], list[logging.LogRecord]],
 ) -> None:
     import psycopg
 
@@ -170,7 +172,7 @@ def test_a_user_who_may_not_read_the_timeline_is_told_once(
         store = PostgresConsensus(url)
         assert store.heads(["a"]) == {}
     assert store.line() is None
-    assert [record.name for record in caplog.records] == ["holdfast.persist.stores.postgres"]
+    assert [record.name for record in own_records()] == ["holdfast.persist.stores.postgres"]
     assert "pg_walfile_name" in caplog.text
     store.close()
 

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def client_with(stores: Stores, clock: FastClock, **settings: float) -> PersistC
 
 
 def test_a_fast_clock_is_bounded_by_that_of_the_store(
-    stores: Stores, caplog: pytest.LogCaptureFixture
+    stores: Stores, caplog: pytest.LogCaptureFixture, own_records: Callable[[], list[logging.LogRecord]]
 ) -> None:
     clock = FastClock()
     client = client_with(stores, clock)
@@ -47,7 +48,7 @@ def test_a_fast_clock_is_bounded_by_that_of_the_store(
     clock.ahead_ms = 3_600_000
     with caplog.at_level(logging.WARNING):
         assert {client.now_ms() for _ in range(3)} == {stores.clock.wall_ms()}
-    (warning,) = [each.getMessage() for each in caplog.records]
+    (warning,) = [each.getMessage() for each in own_records()]
     assert "3600.0 s ahead" in warning
     assert client_with(stores, clock, clock_ahead_s=7200.0).now_ms() == clock.wall_ms(), "the way out"
 
@@ -107,7 +108,9 @@ def test_who_lost_its_lease_is_told_that_and_not_that_it_is_too_early(stores: St
         reader.changes(3, 4)
 
 
-def test_the_upkeep_of_a_fenced_client_is_quiet(stores: Stores, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_upkeep_of_a_fenced_client_is_quiet(
+    stores: Stores, caplog: pytest.LogCaptureFixture, own_records: Callable[[], list[logging.LogRecord]]
+) -> None:
     fenced = stores.open(rollup_every=2, maintenance="inline")
     fenced.exclusive("job")
     with fenced.writer(SHARD, SCHEMA, purpose="test") as writer:
@@ -118,7 +121,7 @@ def test_the_upkeep_of_a_fenced_client_is_quiet(stores: Stores, caplog: pytest.L
         for _ in range(5):
             fenced.session.maintainer._guarded(lambda: fenced.session.maintainer.run(machine), SHARD)
             fenced.session.maintainer._look_around()
-    told = [each for each in caplog.records if "upkeep" in each.getMessage()]
+    told = [each for each in own_records() if "upkeep" in each.getMessage()]
     assert len(told) <= 1
     assert all(each.levelno < logging.WARNING for each in told)
 

@@ -39,13 +39,18 @@ class Failing(Handler[Json]):
         """Nothing was kept."""
 
 
+def of_handler(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What the module of the handler has logged: nothing else of this process uses it."""
+    return [record for record in caplog.records if record.name == "holdfast_operator.engine.handler"]
+
+
 def told(caplog: pytest.LogCaptureFixture, *errors: HoldfastError | None) -> list[tuple[str, str]]:
     """The levels and the texts, up to their first semicolon, of what is logged by one reconcile per error."""
     handler = Failing(OneObject([]), errors)
     with caplog.at_level(logging.INFO, logger="holdfast_operator.engine.handler"):
         for _ in errors:
             asyncio.run(handler.reconcile(KEY))
-    return [(record.levelname, record.getMessage().split(";")[0]) for record in caplog.records]
+    return [(record.levelname, record.getMessage().split(";")[0]) for record in of_handler(caplog)]
 
 
 def test_a_store_that_stays_away_is_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +102,7 @@ def test_what_the_api_server_refuses_is_logged_when_it_begins_or_changes_and_whe
     with caplog.at_level(logging.INFO, logger="holdfast_operator.engine.handler"):
         results = [asyncio.run(handler.reconcile(KEY)).retry for _ in range(7)]
     assert results == [True] * 5 + [False, True]
-    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    told = [(record.levelname, record.getMessage()) for record in of_handler(caplog)]
     assert [line for line in told if "fine" not in line[1]] == [
         (level, said),
         (level, said.replace(str(error), "otherwise")),

@@ -43,6 +43,7 @@ def test_an_error_comes_in_the_place_of_its_result() -> None:
 
 def test_who_closes_it_waits_for_what_runs() -> None:
     ended: list[int] = []
+    before = {*threading.enumerate()}
 
     def slow(number: int) -> None:
         time.sleep(0.1)
@@ -54,7 +55,8 @@ def test_who_closes_it_waits_for_what_runs() -> None:
     found = list(ended)
     time.sleep(0.3)
     assert ended == found
-    assert not [each for each in threading.enumerate() if each.name.startswith("holdfast-read")]
+    begun = {*threading.enumerate()} - before
+    assert not [each for each in begun if each.name.startswith("holdfast-read")]
 
 
 def test_it_goes_on_when_no_thread_can_be_started() -> None:
