@@ -35,7 +35,7 @@ def _moment(value: pa.Scalar) -> Any:
         return value.as_py()
     except (ValueError, OverflowError):
         # Arrow's own text is wrong for years of six digits.
-        unit = getattr(value.type, "unit", "D")
+        unit: Any = getattr(value.type, "unit", "D")
         text = str(np.datetime64(value.value, unit))
         return f"{text}Z" if getattr(value.type, "tz", None) else text
 

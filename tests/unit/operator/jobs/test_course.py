@@ -682,7 +682,7 @@ def test_what_a_source_keeps_is_named_if_no_job_could_delete_it(tmp_path: Path) 
 
     async def story(operator: Operator) -> None:
         await operator.until(lambda: world.said.startswith("Available"))
-        world.cluster.refuse = Forbidden("403 exceeded quota: spark")
+        world.cluster.refuse = Denied("403 exceeded quota: spark")
         world.delete()
         await operator.until(lambda: world.gone)
 
