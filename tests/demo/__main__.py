@@ -134,26 +134,24 @@ class Demo:
         self.screen.act("5. Snapshot with Spark")
         destination = self.folder / "snapshots"
         asked = {"collectionRef": {"name": COLLECTION}, "asOf": MARCH, "destination": destination.as_uri()}
-        taken = {
+        snapshot = {
             "apiVersion": "holdfast.dev/v1alpha1",
             "kind": "CollectionSnapshot",
             "metadata": {"name": "demo-1"},
             "spec": asked,
         }
-        self.cluster.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(taken))
+        self.cluster.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(snapshot))
         self.screen.say("a SparkApplication runs real Spark on the collection ...")
 
-        def done(status: dict[str, Any]) -> bool:
-            return bool((status.get("lastSnapshot") or {}).get("name") == "demo-1")
-
-        last = self.await_status(COLLECTION, done, timeout=240)["lastSnapshot"]
-        self.show("get", "sparkapplications", "-n", NAMESPACE)
-        manifest = verify_snapshot(last["location"])
+        self.kubectl("wait", "--for=condition=Ready", "collectionsnapshot/demo-1", "--timeout=240s")
+        taken = self.status("collectionsnapshot", "demo-1")
+        self.show("get", "collectionsnapshots,sparkapplications", "-n", NAMESPACE)
+        manifest = verify_snapshot(taken["location"])
         expected = flights.as_of(self.input, MARCH).height
         self.screen.check(
             "the snapshot's checksum and row count hold", manifest.rows == expected, manifest.rows
         )
-        job = self.job(last["jobId"])
+        job = self.job(taken["job"]["jobId"])
         self.screen.check(
             "its JobRecord is done",
             job is not None and job.state is JobState.DONE,
