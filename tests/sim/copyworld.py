@@ -6,18 +6,16 @@
 - After a return to an older state of the stores, it gets what the first one gets.
 """
 
-from collections import Counter
 from contextlib import AbstractContextManager, suppress
 
-from holdfast.collections import CollectionSpec, StorageController
+from holdfast.collections import CollectionReader, CollectionSpec, StorageController
 from holdfast.errors import AsOfNotYetAvailable, SourceStalled
 from holdfast.ingest import Ingestion, StepOutcome, ingestion_of, parse
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.made_from import made_from
 from holdfast.persist import PersistClient
-from holdfast.persist.rows.schema import DIFF
 from sim.audit import Violation
-from sim.ingestworld import NAME, SCHEMA, Bad, IngestWorld, Positions, Rows
+from sim.ingestworld import NAME, SCHEMA, Bad, IngestWorld, Positions, Rows, rows_at
 from sim.weather import SOUND, Exposure
 
 COPY = "copy"
@@ -68,16 +66,9 @@ class CopyWorld(IngestWorld):
         if at is None:
             with suppress(AsOfNotYetAvailable):
                 time, _ = offsets(controller, COPY)
-                self.copied.append((time, self._rows(controller, COPY, time)))
+                with controller.reader(COPY, purpose="look") as reader:
+                    self.copied.append((time, rows_at(reader, time)))
         return super().look(controller, at)
-
-    def _rows(self, controller: StorageController, name: str, at: int) -> Rows:
-        with controller.reader(name, purpose="look") as reader:
-            table = reader.snapshot(at).to_table()
-        rows: Rows = Counter()
-        for row in table.to_pylist():
-            rows[row["id"], row["name"]] += row[DIFF]
-        return rows
 
     def _judge(self) -> None:
         super()._judge()
@@ -88,13 +79,17 @@ class CopyWorld(IngestWorld):
             return
         self._complete(client, controller)
         ((first,),) = [offsets(controller, COPY)[1]["begin"].to_pylist()]
-        for time in {each for at in self._times(client, controller) for each in (at, at - 1)} | {upper - 1}:
-            if time >= first:
-                self._compare(controller, time)
-                self.scheduler.met["times of the copy judged"] += 1
-        for time, rows in self.copied:
-            if rows != self._rows(controller, COPY, time):
-                raise Violation(f"at {time} somebody read {sorted(rows.items())} of the copy")
+        with (
+            controller.reader(NAME, purpose="judge") as source,
+            controller.reader(COPY, purpose="judge") as copy,
+        ):
+            for time in {each for at in self.judged for each in (at, at - 1)} | {upper - 1}:
+                if time >= first:
+                    self._compare(controller, source, copy, time)
+                    self.scheduler.met["times of the copy judged"] += 1
+            for time, rows in self.copied:
+                if rows != rows_at(copy, time):
+                    raise Violation(f"at {time} somebody read {sorted(rows.items())} of the copy")
         self.scheduler.met["looks at the copy judged"] += len(self.copied)
 
     def _judge_restored(self) -> None:
@@ -115,10 +110,16 @@ class CopyWorld(IngestWorld):
         upper, copied = (controller.frontiers(each).upper for each in (NAME, COPY))
         if copied != upper:
             raise Violation(f"the copy is complete up to {copied}, and its source up to {upper}")
-        self._compare(controller, upper - 1)
+        with (
+            controller.reader(NAME, purpose="judge") as source,
+            controller.reader(COPY, purpose="judge") as copy,
+        ):
+            self._compare(controller, source, copy, upper - 1)
 
-    def _compare(self, controller: StorageController, time: int) -> None:
-        rows, copied = (self._rows(controller, each, time) for each in (NAME, COPY))
+    def _compare(
+        self, controller: StorageController, source: CollectionReader, copy: CollectionReader, time: int
+    ) -> None:
+        rows, copied = rows_at(source, time), rows_at(copy, time)
         if rows != copied:
             raise Violation(f"at {time} the copy has {sorted(copied.items())}, not {sorted(rows.items())}")
         if bad := errors(controller, COPY, time)[1].num_rows:

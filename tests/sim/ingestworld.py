@@ -19,7 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.collections import CollectionSpec, StorageController
+import pyarrow as pa
+
+from holdfast.collections import CollectionReader, CollectionSpec, StorageController
 from holdfast.errors import (
     AsOfNotYetAvailable,
     Determinate,
@@ -137,6 +139,8 @@ class IngestWorld(OneLocation):
         self.sent = 0
         self.looks: list[tuple[int, Positions, Rows, Bad]] = []
         """What processes read at a time."""
+        self.judged: dict[int, tuple[Positions, Rows, Bad]] = {}
+        """What the judge read at each time at which bindings changed."""
         self.older: tuple[MemoryBlob, MemoryConsensus] | None = None
         self.is_restored = False
 
@@ -222,16 +226,18 @@ class IngestWorld(OneLocation):
     def look(self, controller: StorageController, at: int | None = None) -> tuple[int, Positions, Rows, Bad]:
         """What the collection has at a time, by default at the newest one."""
         at, bound = offsets(controller, NAME, at)
-        positions = {row["partition"]: row["position"] for row in bound.to_pylist()}
         with controller.reader(NAME, purpose="look") as reader:
-            table = reader.snapshot(at).to_table()
-        rows: Rows = Counter()
-        for row in table.to_pylist():
-            rows[row["id"], row["name"]] += row[DIFF]
+            return at, *self._seen(controller, reader, at, bound)
+
+    def _seen(
+        self, controller: StorageController, reader: CollectionReader, at: int, bound: pa.Table
+    ) -> tuple[Positions, Rows, Bad]:
+        """What the collection has at a time, with its bindings of that time."""
+        positions = {row["partition"]: row["position"] for row in bound.to_pylist()}
         bad = frozenset(
             (row["partition"], row["position"]) for row in errors(controller, NAME, at)[1].to_pylist()
         )
-        return at, positions, rows, bad
+        return positions, rows_at(reader, at), bad
 
     def _judge(self) -> None:
         client, exposure = self.client(SOUND, None, "judge")
@@ -247,17 +253,19 @@ class IngestWorld(OneLocation):
         if not wanted:
             return
         oracle = Oracle(self.topic, is_upsert=self.is_upsert)
-        looks = {time: (positions, rows, bad) for time, positions, rows, bad in self.looks}
-        for time in self._times(client, controller):
-            _, positions, rows, bad = self.look(controller, time)
-            self._check_bindings(controller, time, oracle.positions)
-            oracle.step(positions)
-            oracle.check(time, rows, bad)
-            if time in looks and looks[time] != (positions, rows, bad):
-                raise Violation(f"at {time} somebody read {looks.pop(time)}")
-            self.scheduler.met["times judged"] += 1
+        with controller.reader(NAME, purpose="judge") as reader:
+            for time in self._times(client, controller):
+                _, bound = offsets(controller, NAME, time)
+                positions, rows, bad = self._seen(controller, reader, time, bound)
+                self._check_bindings(bound, time, oracle.positions)
+                oracle.step(positions)
+                oracle.check(time, rows, bad)
+                self.judged[time] = positions, rows, bad
+                self.scheduler.met["times judged"] += 1
         for time, positions, rows, bad in self.looks:
-            if (positions, rows, bad) != self.look(controller, time)[1:]:
+            # Nobody writes any more, so what was judged at a time is there still.
+            found = self.judged.get(time) or self.look(controller, time)[1:]
+            if (positions, rows, bad) != found:
                 raise Violation(f"at {time} somebody read {positions} {rows} {bad}")
         self.scheduler.met["looks judged"] += len(self.looks)
 
@@ -274,9 +282,9 @@ class IngestWorld(OneLocation):
                             times.update(at for at in event.table[TIME].to_pylist() if each.holds_at(at))
         return sorted(times)
 
-    def _check_bindings(self, controller: StorageController, time: int, before: Positions) -> None:
+    def _check_bindings(self, bound: pa.Table, time: int, before: Positions) -> None:
         """Each binding describes the messages since the binding before it."""
-        for row in offsets(controller, NAME, time)[1].to_pylist():
+        for row in bound.to_pylist():
             partition = row["partition"]
             begin = before.get(partition, 0)
             if row[DIFF] != 1:
@@ -321,6 +329,14 @@ class IngestWorld(OneLocation):
             wanted = {partition: len(messages) for partition, messages in self.topic.partitions.items()}
             if self.look(controller)[1] != wanted:
                 raise Violation(f"after a restore the collection does not have {wanted}")
+
+
+def rows_at(reader: CollectionReader, at: int) -> Rows:
+    """The rows of a collection at a time, each as often as it is there."""
+    rows: Rows = Counter()
+    for row in reader.snapshot(at).to_table().to_pylist():
+        rows[row["id"], row["name"]] += row[DIFF]
+    return rows
 
 
 class _Blind(Auditor):
