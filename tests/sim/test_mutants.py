@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sim import mutated, mutation
-from sim.kinds import PERSIST, world
+from sim.kinds import PERSIST, TESTED, world
 from sim.mutation import Found, Mutant, hunt, last_found, load, mutated_files, refresh
 from sim.patches import DoesNotApply, parse
 from sim.report import tell
@@ -65,7 +65,9 @@ QUICK = {each.kind: each.name for each in reversed(MUTANTS)}
 def test_the_simulation_finds(mutant: Mutant, hunts: dict[str, Future[Found]]) -> None:
     found = hunts[mutant.name].result()
     assert found.seed is not None, f"{mutant.seeds} seeds did not notice: {mutant.story}"
-    world(mutant.kind, found.seed).run()
+    if found.seed >= TESTED[mutant.kind]:
+        # The tests of the simulation run all seeds below on code without the bug.
+        world(mutant.kind, found.seed).run()
 
 
 def test_code_without_a_bug_is_not_found_guilty() -> None:
