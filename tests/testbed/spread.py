@@ -19,8 +19,18 @@ PIECES: Final = ("tests/spark", "tests/cluster")
 _CLUSTER: Final = ("tests/crash/test_killed_operators.py", "tests/apiserver", "tests/helm")
 FIRST: Final = (*PIECES, *_CLUSTER, "tests/sim", "tests/moves", "tests/crash", "tests/conformance")
 """What takes longest in one piece; the many short files are left to even out the end."""
-_MODELS: Final = "_model.py"
-"""Files of few tests that each take long, as they go through many histories, end with this."""
+_FEW_AND_LONG: Final = (
+    "_model.py",
+    "_mutants.py",
+    "_faults.py",
+    "_kills.py",
+    "_killed.py",
+    "_kafka_renditions.py",
+    "test_release.py",
+    "test_requirements.py",
+    "test_site.py",
+)
+"""Files of few tests that each take long end with this: histories, processes that are killed, and builds."""
 
 
 def unit(nodeid: str) -> str:
@@ -32,7 +42,7 @@ def unit(nodeid: str) -> str:
 def rank(name: str, tests: int) -> tuple[int, int]:
     """What a unit of so many tests is sorted by; the least is begun first."""
     place = next((place for place, prefix in enumerate(FIRST) if name.startswith(prefix)), len(FIRST))
-    if place == len(FIRST) and not name.endswith(_MODELS):
+    if place == len(FIRST) and not name.endswith(_FEW_AND_LONG):
         place += 1
     return place, -tests
 

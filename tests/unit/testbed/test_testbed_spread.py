@@ -29,11 +29,17 @@ def test_a_file_is_one_piece_and_so_is_all_of_spark() -> None:
 
 
 def test_the_longest_pieces_are_begun_first_and_short_files_fill_the_end() -> None:
-    files = {"tests/unit/a.py": 1, "tests/unit/b.py": 50, "tests/unit/test_a_model.py": 1}
+    files = {
+        "tests/unit/a.py": 1,
+        "tests/unit/b.py": 50,
+        "tests/unit/test_a_model.py": 1,
+        "tests/unit/test_a_kills.py": 4,
+    }
     pieces = {**files, "tests/conformance/c.py": 2, "tests/spark": 3}
     assert sorted(pieces, key=lambda name: rank(name, pieces[name])) == [
         "tests/spark",
         "tests/conformance/c.py",
+        "tests/unit/test_a_kills.py",
         "tests/unit/test_a_model.py",
         "tests/unit/b.py",
         "tests/unit/a.py",
