@@ -6,7 +6,8 @@
   tables with their columns, from the records. So it must not read rows as well, nor use a function that might
   read the empty tables.
 - The tables that a query names are read as of one look at all of them. `as_of('orders', '2026-01-01')` in a
-  query reads a table at another time. It is a macro that reads what was registered for its two constants.
+  query reads a table at another time. It is a macro that reads what was registered for its two constants. An
+  expression such as `now() - INTERVAL 1 HOUR` is evaluated once, and the query gets its value instead.
 - DuckDB passes only the text of an error of a scan. The data set keeps the error, which is raised instead.
 - Each run of a query has its own connection, because a connection has only one open result.
 """
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 _AS_OF: Final = "as_of"
 _FORM: Final = (
     "as_of takes the name of a table and a time, as in as_of('orders', '2026-01-01')"
-    " or as_of('orders', TIMESTAMP '2026-01-01 12:00:00')"
+    " or as_of('orders', now() - INTERVAL 1 HOUR)"
 )
 _BATCH_ROWS: Final = 65_536
 _SCHEMAS: Final = frozenset({"information_schema", "pg_catalog"})
@@ -110,11 +111,13 @@ class _Named(NamedTuple):
 class _Parsed(NamedTuple):
     """What a query is about.
 
-    `names` and `times` are the tables that it reads. `described` are the tables whose columns it shows.
-    `functions` are the table functions that it runs. `lists` says whether it asks which tables there are; it
-    also does if the location has no table of a name in `may_list`.
+    `query` has the values of the expressions that are times. `names` and `times` are the tables that it
+    reads. `described` are the tables whose columns it shows. `functions` are the table functions that it
+    runs. `lists` says whether it asks which tables there are; it also does if the location has no table of a
+    name in `may_list`.
     """
 
+    query: str
     names: list[_Named]
     times: list[_Named]
     described: list[_Named]
@@ -335,7 +338,8 @@ def sql(
     Each table is read at its own latest complete time, and all of these times come from one look, so a write
     of several tables is seen as a whole or not at all. With `as_of`, all tables are read at that time. In
     the query, `as_of('orders', '2026-01-01T12:00')` reads one table at another time, which may also be a
-    literal such as `TIMESTAMP '2026-01-01 12:00:00'`, in UTC. With `or_earlier`, a table that is not complete
+    literal such as `TIMESTAMP '2026-01-01 12:00:00'`, in UTC, or an expression such as
+    `now() - INTERVAL 1 HOUR`, by the clock of this process. With `or_earlier`, a table that is not complete
     at such a time is read at its latest complete time before it.
 
     A sum of whole numbers is a decimal without fraction, decimal128(38, 0), because it may be greater than an
@@ -406,7 +410,7 @@ def sql(
             )
             for each, info in wanted
         }
-        result = SqlResult(query, parameters, rows, _Declared(declared, hidden), sorted(infos), close)
+        result = SqlResult(parsed.query, parameters, rows, _Declared(declared, hidden), sorted(infos), close)
         result.schema  # noqa: B018 - so that a wrong query is refused here
         return result
     except BaseException:
@@ -437,7 +441,10 @@ def _served(connection: "duckdb.DuckDBPyConnection") -> "PartFiles":
 def _parsed(query: str) -> _Parsed:
     """What a query is about. Raises `BadInput`."""
     with closing(_connected()) as connection, telling():
-        found = _tree(connection, query)
+        # All expressions have one now().
+        connection.begin()
+        found, begun = _tree(connection, query)
+        are_evaluated = False
         names: dict[_Named, None] = {}
         times: dict[_Named, None] = {}
         described: dict[_Named, None] = {}
@@ -464,6 +471,7 @@ def _parsed(query: str) -> _Parsed:
                     } as function,
                 }:
                     if name.lower() == _AS_OF:
+                        are_evaluated |= _evaluate_time(connection, given)
                         times[_Named(*_constants(connection, given))] = None
                         continue
                     if name.lower() in ("query", "query_table"):
@@ -475,11 +483,16 @@ def _parsed(query: str) -> _Parsed:
                         functions.append(".".join(filter(None, (function["catalog"], schema, name))))
                 case {"type": "SHOW_REF", "query": None}:
                     lists = True
-    return _Parsed(list(names), list(times), list(described), functions, may_list, lists)
+        if are_evaluated:
+            query = begun + _text(connection, found)
+    return _Parsed(query, list(names), list(times), list(described), functions, may_list, lists)
 
 
-def _tree(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
-    """The SELECT of a query, like `_serialized`, without error. Raises `BadInput`."""
+def _tree(connection: "duckdb.DuckDBPyConnection", query: str) -> tuple[Any, str]:
+    """The SELECT of a query, like `_serialized`, without error, and what is in front of it.
+
+    Raises `BadInput`.
+    """
     import duckdb
 
     try:
@@ -488,11 +501,11 @@ def _tree(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
         if _OF.search(query):
             raise BadInput(f"sql: {first_line(error)}", hint=_FORM) from None
         raise
-    found = None
+    found, begun = None, ""
     if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT:
         found = _serialized(connection, query)
     elif len(statements) == 1 and statements[0].type == duckdb.StatementType.EXPLAIN:
-        found = _explained(connection, statements[0].query)
+        found, begun = _explained(connection, statements[0].query)
     if found is None:
         raise BadInput(
             "sql: the query is not one SELECT",
@@ -500,7 +513,7 @@ def _tree(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
         )
     if found["error"]:
         raise BadInput(f"sql: {found['error_message']}")
-    return found
+    return found, begun
 
 
 def _serialized(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
@@ -508,14 +521,22 @@ def _serialized(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
     return json.loads(connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0])
 
 
-def _explained(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
-    """The SELECT that an EXPLAIN is about, like `_serialized`. None if it isn't about one."""
+def _text(connection: "duckdb.DuckDBPyConnection", tree: Any) -> str:
+    """The text of a tree."""
+    row = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]).fetchall()[0]
+    return str(row[0])
+
+
+def _explained(connection: "duckdb.DuckDBPyConnection", query: str) -> tuple[Any, str]:
+    """The SELECT that an EXPLAIN is about, like `_serialized`, and what is in front of it. None if it isn't
+    about one.
+    """
     begun = _EXPLAIN.match(query)
     for start in () if begun is None else (begun.end(1), begun.end()):
         found = _serialized(connection, query[start:])
         if not found["error"]:
-            return found
-    return None
+            return found, query[:start]
+    return None, ""
 
 
 def _nodes(parsed: Any) -> Iterator[tuple[dict[str, Any], bool]]:
@@ -549,6 +570,39 @@ def _declare(connection: "duckdb.DuckDBPyConnection", declared: _Declared) -> No
         if schema.key and not any(column.nullable for column in schema.key):
             columns.append(f"PRIMARY KEY ({', '.join(map(quoted, schema.key_names))})")
         connection.execute(f"CREATE TABLE {quoted(info.name)} ({', '.join(columns)})")
+
+
+def _evaluate_time(connection: "duckdb.DuckDBPyConnection", given: Sequence[Any]) -> bool:
+    """Replace an expression that is the time of `as_of` by its value. Returns whether it is one.
+
+    Constants stay, for `_constants`. Raises `BadInput` if the value depends on rows or isn't a time.
+    """
+    import duckdb
+
+    if len(given) != 2 or given[1]["name"]:
+        return False
+    expression = given[1]["expression"]
+    if "literal" in expression or "literal" in (expression.get("child") or {}):
+        return False
+    if any("subquery" in node or node.get("type") == "VALUE_PARAMETER" for node, _ in _nodes(expression)):
+        raise BadInput("sql: the time of as_of can't be a subquery or a parameter", hint=_FORM)
+    tree = _serialized(connection, "SELECT NULL")
+    tree["statements"][0]["node"]["select_list"] = [{**expression, "alias": "made"}]
+    asked = _text(connection, tree)
+    try:
+        found = f"SELECT made::VARCHAR, typeof(made) FROM ({asked})"  # noqa: S608 - DuckDB made the text
+        value, type_ = connection.execute(found).fetchall()[0]
+    except (duckdb.BinderException, duckdb.CatalogException) as error:
+        raise BadInput(f"sql: the time of as_of is no constant: {first_line(error)}", hint=_FORM) from None
+    if value is None or not (_MOMENT.fullmatch(type_) or type_ in ("BIGINT", "INTEGER")):
+        raise BadInput(
+            f"sql: the time of as_of is {shown(value)}, of type {type_}: as_of needs two constants",
+            hint=_FORM,
+        )
+    literal = _serialized(connection, "SELECT 'x'")["statements"][0]["node"]["select_list"][0]
+    literal["literal"]["text"] = value
+    given[1]["expression"] = literal
+    return True
 
 
 def _constants(connection: "duckdb.DuckDBPyConnection", given: Sequence[Any]) -> list[str]:

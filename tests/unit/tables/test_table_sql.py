@@ -288,7 +288,13 @@ def test_a_relation_keeps_the_hold_the_time_and_the_columns_of_its_table(
         ("SELECT 1; SELECT 2", "sql: the query is not one SELECT"),
         ("", "sql: the query is not one SELECT"),
         ("CREATE TABLE x AS SELECT * FROM orders", "sql: the query is not one SELECT"),
-        ("SELECT * FROM as_of('orders', now())", "sql: as_of needs two constants"),
+        (
+            "SELECT * FROM as_of('orders', now() > now())",
+            "sql: the time of as_of is 'false', of type BOOLEAN",
+        ),
+        ("SELECT * FROM as_of('orders', id)", "sql: the time of as_of is no constant"),
+        ("SELECT * FROM as_of('orders', (SELECT max(id) FROM orders))", "sql: the time of as_of can't be a"),
+        ("SELECT * FROM as_of('orders', now() - NULL::INTERVAL)", "sql: the time of as_of is None"),
         ("SELECT * FROM as_of('orders')", "sql: as_of needs two constants"),
         ("SELECT * FROM as_of('nothing', 1)", "sql: there is no table 'nothing' for as_of"),
         ("SELECT * FROM as_of('orders', 'soon')", "'soon' is neither a number of milliseconds"),
@@ -501,6 +507,35 @@ def test_a_time_may_be_a_literal_of_sql(tables: tuple[PersistClient, Table, Tabl
             assert result.read().to_pylist() == [{"id": 1}]
     with holdfast.sql(client, "SELECT * FROM as_of('orders', DATE '1970-01-02')") as result:
         assert result.times == {"as_of('orders', '1970-01-02')": 86_400_000}
+
+
+def test_a_time_may_be_an_expression(tables: tuple[PersistClient, Table, Table]) -> None:
+    client, orders, _ = tables
+    first = orders.append([{"id": 1}])
+    orders.append([{"id": 2}])
+    since = "TIMESTAMPTZ '1970-01-01 00:00:00+00'"
+    for time in (
+        f"{since} + INTERVAL '{first} milliseconds'",
+        f"{first} + 0",
+        f"epoch_ms({first}::BIGINT)",
+        f"make_timestamp({first * 1000})",
+    ):
+        query = f"SELECT id, $n AS n FROM as_of('orders', {time}) o WHERE id = $n OR id = 2"
+        with holdfast.sql(client, query, parameters={"n": 1}) as result:
+            assert list(result.times.values()) == [first]
+            assert result.read().to_pylist() == result.read().to_pylist() == [{"id": 1, "n": 1}]
+        assert values(client, f"EXPLAIN (FORMAT json) SELECT * FROM as_of('orders', {time})")
+        assert values(client, f"SELECT id, ? FROM as_of('orders', {time})", parameters=[5]) == [(1, 5)]
+    query = (
+        "FROM as_of('orders', now() - INTERVAL '1 hour') JOIN as_of('orders', current_date - 1) USING (id)"
+    )
+    with holdfast.sql(client, query, or_earlier=True) as result:
+        assert len(result.times) == 2
+    query = "FROM as_of('orders', now()) UNION FROM as_of('orders', current_timestamp)"
+    with holdfast.sql(client, query, or_earlier=True) as result:
+        assert len(result.times) == 1
+    with pytest.raises(holdfast.AsOfNotYetAvailable):
+        holdfast.sql(client, "FROM as_of('orders', now() + INTERVAL 1 DAY)")
 
 
 def test_names_that_differ_only_in_their_case(tables: tuple[PersistClient, Table, Table]) -> None:
