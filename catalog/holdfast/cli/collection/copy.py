@@ -90,7 +90,7 @@ def copy(
 
 def _show(copied: "CopiedTable") -> None:
     times = f"times from {shown_moment(copied.since)}, complete up to {shown_moment(copied.upper)}"
-    what = "is up to date" if copied.was_there else "copied"
+    what = "up to date" if copied.was_there else "copied"
     if copied.brought_from is not None:
         what = "brought up to date"
     click.echo(

@@ -29,20 +29,29 @@ def test_a_location_goes_to_s3_and_postgres_and_back(
         first = orders.append({"id": [1, 2]})
         last = orders.upsert({"id": [2, 3], "x": ["b", "c"]})
         wanted = [orders.read(time).sort_by("id") for time in (first, last)]
-    for words in (
+    ways = (
         ("--all", "--url", str(tmp_path / "a"), "--to", there, "--to-consensus", postgres_url),
         ("--all", "--url", there, "--consensus", postgres_url, "--to", str(tmp_path / "b")),
-    ):
+    )
+    for words in ways:
         result = run(*words)
         assert result.exit_code == 0, result.output
         assert re.match(r"copied: orders \(.*\) with 3 rows and \d changes?; times from 0, ", result.stdout)
         assert result.stderr == "1 collection with 3 rows\n"
         assert "postgresql" not in result.output
     again = run(*words)
-    assert again.stdout.startswith("was copied before: orders")
+    assert again.stdout.startswith("up to date: orders")
     with holdfast.table(tmp_path / "b", "orders", mode="read") as back:
         assert [back.read(time).sort_by("id") for time in (first, last)] == wanted
         assert back.upper == last + 1
+    with holdfast.table(tmp_path / "a", "orders") as orders:
+        orders.delete([1])
+    for words in ways:
+        result = run(*words)
+        assert result.exit_code == 0, result.output
+        assert re.match(r"brought up to date: orders \(.*\) with 2 rows and ", result.stdout)
+    with holdfast.table(tmp_path / "b", "orders", mode="read") as back:
+        assert sorted(back.read()["id"].to_pylist()) == [2, 3]
 
 
 def test_a_copy_that_makes_no_sense_is_refused_and_makes_no_location(tmp_path: Path) -> None:
