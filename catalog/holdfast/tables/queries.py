@@ -174,7 +174,8 @@ class SqlResult:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the rows."""
-        with self._relation() as relation:
+        # No rows are read, so neither are the footers of parts.
+        with self._relation(files=False) as relation:
             # `limit` gives other names to columns of the same name.
             names = relation.columns
             self._schema = relation.limit(0).to_arrow_table().rename_columns(names).schema
@@ -239,6 +240,9 @@ class SqlResult:
 
     def _begun(self, *, files: bool = True) -> tuple[pa.RecordBatchReader, ExitStack]:
         """Run the query. Return its rows, and what ends it. Raises `PartGone` only if it reads `files`."""
+        if not files:
+            for rows in self._rows.values():
+                rows.error = None
         with ExitStack() as stack:
             found = stack.enter_context(self._relation(files=files)).to_arrow_reader(_BATCH_ROWS)
             return found, stack.pop_all()
@@ -255,8 +259,6 @@ class SqlResult:
         with closing(_connected()) as connection, self._telling(), ExitStack() as registered:
             served = _served(connection) if files and self._rows else None
             for name, rows in self._rows.items():
-                if not files:
-                    rows.error = None
                 registered.enter_context(rows.registered(connection, name.view, served))
             connection.execute(_MACRO)
             if self._declared.tables:

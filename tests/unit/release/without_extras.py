@@ -16,6 +16,7 @@ OF_EXTRAS = (
     "confluent_kafka",
     "deltalake",
     "duckdb",
+    "fsspec",
     "fastavro",
     "pandas",
     "psycopg",

