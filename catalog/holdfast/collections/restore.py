@@ -13,7 +13,7 @@
   nobody could know from where to continue.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,12 +66,13 @@ class RestoreSource:
     manifest: SnapshotManifest
 
     @classmethod
-    def open(cls, location: str | Path) -> Self:
+    def open(cls, location: str | Path, *, credentials: Mapping[str, str] | None = None) -> Self:
         """Open the snapshot in a folder (a path, a `file://` or `s3://` URL).
 
-        Raises `BadInput` if there is none.
+        `credentials` are for S3, and have the names of AWS's environment variables (default: the
+        environment). Raises `BadInput` if there is no snapshot.
         """
-        folder = folder_at(location)
+        folder = folder_at(location, credentials)
         return cls(folder, read_manifest(folder))
 
     @property

@@ -27,6 +27,7 @@ from holdfast_operator.catalogs.objects import ObjectName, ObjectsPlan, plan_obj
 from holdfast_operator.catalogs.opening import HasCatalog, Observer, no_others, open_writable
 from holdfast_operator.catalogs.shadow import Shadow
 from holdfast_operator.places.credentials import NO_CREDENTIALS, Credentials
+from holdfast_operator.places.storage import of_s3
 
 T = TypeVar("T")
 
@@ -41,11 +42,14 @@ class OpenCatalog:
         catalog: Catalog,
         start: Start,
         link: InTwo | None = None,
+        s3: Mapping[str, str] | None = None,
     ) -> None:
+        """`s3` are the credentials for S3 of its location. Snapshots are read with them too."""
         self.opening = opening
         self.start = start
         self._link = link
         self.client = client
+        self.s3 = s3
         self._catalog = catalog
         in_stash = link is not None and link.truth is Backend.STASH
         self._stash_guard = StashGuard(link.stores, catalog) if link and in_stash else None
@@ -67,7 +71,8 @@ class OpenCatalog:
         observers: Sequence[Observer] = (),
     ) -> "OpenCatalog":
         """Opens the location and takes the catalog over. Raises the errors of `open_writable`."""
-        return cls(opening, *open_writable(opening, credentials, has_catalog, observers))
+        opened = open_writable(opening, credentials, has_catalog, observers)
+        return cls(opening, *opened, s3=of_s3(credentials.storage))
 
     def confirm(self) -> CatalogFacts:
         """Confirms that the catalog is still ours, and returns what it holds.

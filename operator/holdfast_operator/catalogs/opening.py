@@ -41,6 +41,7 @@ from holdfast_operator.catalogs.facts import (
 from holdfast_operator.catalogs.linking import InTwo, closed_catalog, connect, in_two, linked_by
 from holdfast_operator.catalogs.restore import commit, prepare
 from holdfast_operator.places.credentials import NO_CREDENTIALS, Credentials
+from holdfast_operator.places.storage import CatalogSource
 
 HasCatalog = Callable[[str, str], bool]
 """Returns whether the Catalog `namespace/name` exists and names this organization."""
@@ -177,7 +178,9 @@ def open_writable(
     _check_epoch(opening, credentials)
     rows = None
     if opening.restore is not None and not opening.existing_only and not is_initialized(opening, credentials):
-        rows = prepare(opening.restore, opening.organization_id, opening.holder, credentials.source)
+        # A dump has no credentials of its own. It is read with those of the Catalog.
+        theirs = credentials.source if isinstance(opening.restore, CatalogSource) else credentials.storage
+        rows = prepare(opening.restore, opening.organization_id, opening.holder, theirs)
     client = connect(opening.storage, credentials)
     try:
         closed = closed_catalog(client, opening, credentials)

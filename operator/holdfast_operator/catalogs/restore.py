@@ -47,7 +47,7 @@ def prepare(
 ) -> list[Row]:
     """Returns the rows to restore, after a check that this operator can open a catalog made of them.
 
-    `credentials` are for another catalog. A dump is read with the operator's own.
+    `credentials` are those of its stores. For a store that they have none for, the operator uses its own.
 
     Raises `RestoreFailed` for every problem with the source.
     """
@@ -83,7 +83,7 @@ def commit(closed: OpenableCatalog, rows: list[Row], *, deploy_generation: int, 
 def _read(source: RestoreSource, credentials: Mapping[str, str]) -> list[Row]:
     match source:
         case DumpSource():
-            with _dump(source) as text:
+            with _dump(source, of_s3(credentials)) as text:
                 return list(rows_of_dump(text))
         case CatalogSource():
             return _rows_of_catalog(source, credentials)
@@ -118,13 +118,13 @@ def _rows_of_catalog(source: CatalogSource, credentials: Mapping[str, str]) -> l
 
 
 @contextmanager
-def _dump(source: DumpSource) -> Iterator[TextIO]:
+def _dump(source: DumpSource, credentials: Mapping[str, str] | None) -> Iterator[TextIO]:
     parts = urlsplit(source.url)
     if parts.scheme == "s3":
         folder, _, name = unquote(parts.path).strip("/").rpartition("/")
         if not name:
             raise BadInput("the URL names no object")
-        with _s3_object(parts._replace(path=folder).geturl(), name) as content:
+        with _s3_object(parts._replace(path=folder).geturl(), name, credentials) as content:
             yield io.TextIOWrapper(content, "utf-8")
         return
     if parts.netloc:
@@ -134,13 +134,13 @@ def _dump(source: DumpSource) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _s3_object(folder: str, name: str) -> Iterator[BinaryIO]:
+def _s3_object(folder: str, name: str, credentials: Mapping[str, str] | None) -> Iterator[BinaryIO]:
     place = S3Place.of(urlsplit(folder))
     try:
         from holdfast.persist.stores.s3_input import open_s3_input
     except ModuleNotFoundError as error:
         raise BadInput("an s3:// URL needs boto3, which is not installed with the operator") from error
-    with open_s3_input(place, name) as found:
+    with open_s3_input(place, name, credentials) as found:
         if found is None:
             raise BadInput(f"{place} has no object {name}")
         # Two buffers: with only one, an empty buffer would request just the next few kilobytes of text.

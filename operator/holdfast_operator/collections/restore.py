@@ -124,8 +124,8 @@ def restore_notes(
     return (Note(Reason.RESTORED, text),)
 
 
-def open_snapshot(url: str, bounds: Bounds) -> SnapshotSource:
-    """Opens the snapshot in a folder or in S3, with its manifest.
+def open_snapshot(url: str, bounds: Bounds, credentials: Mapping[str, str] | None) -> SnapshotSource:
+    """Opens the snapshot in a folder or in S3, with its manifest. `credentials` are for S3.
 
     Raises `NotAllowed` if it is outside the `bounds`, `BadInput` if it doesn't exist or its bucket can't be
     read, and `VersionTooNew`.
@@ -134,7 +134,7 @@ def open_snapshot(url: str, bounds: Bounds) -> SnapshotSource:
         raise NotAllowed(f"spec.restoreFrom.snapshot {why}")
     if url.startswith("s3://"):
         try:
-            return SnapshotSource.open(url)
+            return SnapshotSource.open(url, credentials=credentials)
         except StorageError as error:
             # A `StorageError` would mean that the catalog's store failed.
             raise BadInput(str(error)) from error

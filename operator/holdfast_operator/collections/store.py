@@ -199,7 +199,7 @@ def restore(handle: OpenCatalog, step: Restore, stopped: Callable[[], bool], bou
     """
     collection_id, rendition_id = step.collection_id, step.rendition_id
     try:
-        source = open_snapshot(step.snapshot, bounds)
+        source = open_snapshot(step.snapshot, bounds, handle.s3)
         size = source.manifest.bytes
         if step.room is not None and size > step.room:
             raise BadInput(f"its files have {size} bytes, but spec.maxBytes leaves only {max(step.room, 0)}")

@@ -33,6 +33,7 @@ from holdfast_operator.migrations.facts import (
     total,
 )
 from holdfast_operator.places.credentials import Credentials
+from holdfast_operator.places.storage import of_s3
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,8 @@ class Conductor:
                 catalog = self._migration.open_shadow()
                 # The migration itself compares the stores, and never rebuilds one from the other here.
                 opening = replace(self.move.opening, shadow=False, secrets=self._credentials.version)
-                return OpenCatalog(opening, client, catalog, Start(), in_two(self._catalog))
+                s3 = of_s3(self._credentials.storage)
+                return OpenCatalog(opening, client, catalog, Start(), in_two(self._catalog), s3)
             except BaseException:
                 client.close()
                 raise

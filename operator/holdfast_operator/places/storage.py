@@ -247,18 +247,23 @@ def names_files(spec: CatalogSpec) -> bool:
     return any(_scheme(url) in FILES for url in urls if url is not None)
 
 
+def named_by(asked: CatalogStorage) -> Storage:
+    """Returns the location as a spec names it. It may have no URL, and one that isn't allowed."""
+    reference = asked.credentials_secret_ref
+    return Storage(asked.url, asked.blob, asked.consensus, reference.name if reference else None)
+
+
 def _resolve(
     asked: CatalogStorage, organization_id: str, bounds: Bounds, field: str
 ) -> Storage | RefusedLocation:
-    secret = asked.credentials_secret_ref.name if asked.credentials_secret_ref else None
-    if asked.url is None and asked.blob is None:
+    storage = named_by(asked)
+    if not storage.urls:
         if bounds.volume is None:
             return RefusedLocation(
                 "spec.storage is empty and the operator has no volume of its own; set spec.storage.url"
             )
         folder = bounds.volume / bounds.namespace / organization_id
-        return Storage(url=folder.absolute().as_uri(), secret=secret)
-    storage = Storage(asked.url, asked.blob, asked.consensus, secret)
+        return Storage(url=folder.absolute().as_uri(), secret=storage.secret)
     if any(_scheme(url) == "memory" for url in storage.urls):
         return RefusedLocation(
             "spec.storage is memory://, which loses its data when the operator stops; use file:///"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import ClassVar, Final
@@ -12,7 +13,7 @@ from holdfast.collections import JobRecord, JobState
 from holdfast.collections.snapshots.locate import folder_at
 from holdfast.errors import Fenced, HoldfastError, StorageError
 from holdfast.persist import StoredSize
-from holdfast_operator.api.catalog import Access
+from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.api.snapshot import CollectionSnapshotSpec, CollectionSnapshotStatus
@@ -43,7 +44,9 @@ from holdfast_operator.jobs.course import (
 from holdfast_operator.jobs.snapshot import SnapshotView, slot_of, work_order
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.bounds import Bounds
+from holdfast_operator.places.credentials import credentials_of
 from holdfast_operator.places.pool import StorePool
+from holdfast_operator.places.storage import named_by, of_s3
 from holdfast_operator.snapshots import plan as snapshot
 from holdfast_operator.snapshots.facts import CollectionState, SnapshotFacts
 from holdfast_operator.snapshots.status import above, folder_of
@@ -325,11 +328,24 @@ class SnapshotHandler(Handler[SnapshotFacts]):
 
     async def _remove(self, key: ObjectKey, body: Json, folder: str) -> None:
         """Deletes the files. Raises `StorageError` if some are left."""
-        await self._pool.call("remove_snapshot", folder, lambda: _remove(folder))
+        credentials = await self._credentials(key)
+        await self._pool.call("remove_snapshot", folder, lambda: _remove(folder, credentials))
         self._removed[key] = body["metadata"]["uid"]
         note = Note(Reason.DATA_DELETED, f"the files in {folder} are deleted")
         log.info(note.message)
         await self.services.events.post(key, body["metadata"]["uid"], note)
+
+    async def _credentials(self, key: ObjectKey) -> Mapping[str, str] | None:
+        """Returns the credentials of the Catalog for S3. None stands for the operator's own."""
+        source = self._sources.get(key)
+        if source is None or source.catalog_body is None:
+            return None
+        spec, _ = parse_spec(CatalogSpec, source.catalog_body)
+        if spec is None:
+            return None
+        storage = named_by(spec.storage)
+        found = await credentials_of(self.services.kube, key, storage, None, deleting=True)
+        return of_s3(found.storage)
 
 
 def _template(default: SparkTemplate | None, spec: CollectionSnapshotSpec, source: _Source) -> SparkTemplate:
@@ -359,9 +375,9 @@ def _other(jobs: tuple[JobRecord, ...], slot: str) -> str | None:
     return waits_for(SnapshotView.kind, jobs)
 
 
-def _remove(folder: str) -> None:
+def _remove(folder: str, credentials: Mapping[str, str] | None) -> None:
     try:
-        folder_at(folder).remove()
+        folder_at(folder, credentials).remove()
     except OSError as error:
         raise StorageError(f"the files in {folder} can't be deleted: {error}") from error
 

@@ -40,3 +40,21 @@ def test_a_prefix_of_a_bucket_is_removed(minio: Minio, bucket: str) -> None:
     assert beside.read("_manifest.json") == b"stays"
     with pytest.raises(StorageError):
         folder_at(f"s3://no-such-{bucket}/job?endpoint={minio.endpoint}").remove()
+
+
+@pytest.mark.s3
+def test_a_folder_of_a_bucket_has_credentials_of_its_own(
+    minio: Minio, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{bucket}/snapshots/owned?endpoint={minio.endpoint}"
+    own = {name: minio.credentials[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    for name in own:
+        monkeypatch.setenv(name, "of-somebody-else")
+    folder = folder_at(url, own)
+    remove(folder)
+    assert folder.below("attempt-1").create("part-1.parquet", b"rows")
+    with folder.below("attempt-1").open("part-1.parquet") as found:
+        assert found.file.read() == b"rows"
+    assert all(value not in repr(folder) for value in own.values())
+    with pytest.raises(StorageError):
+        folder_at(url).remove()

@@ -12,9 +12,9 @@
 import mmap
 import tempfile
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import IO, Final, Self, cast
 
 from holdfast.collections.snapshots.folder import OpenFile, SnapshotFolder
@@ -33,21 +33,25 @@ _DELETE_AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class S3Folder(SnapshotFolder):
-    """The objects below the prefix of `place`. Credentials come from the environment of each process."""
+    """The objects below the prefix of `place`.
+
+    `credentials` have the names of AWS's environment variables (default: the environment of each process).
+    """
 
     place: S3Place
+    credentials: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.place.url
 
     def below(self, name: str) -> Self:
-        return type(self)(self.place.below(name))
+        return replace(self, place=self.place.below(name))
 
     def claim(self) -> bool:
         return self.create(_CLAIM, uuid.uuid4().bytes)
 
     def create(self, name: str, data: bytes) -> bool:
-        with closing(S3Objects(self.place)) as objects:
+        with closing(S3Objects(self.place, credentials=self.credentials)) as objects:
             try:
                 return bool(objects.create(name, data))
             except Indeterminate:
@@ -61,7 +65,7 @@ class S3Folder(SnapshotFolder):
 
     @contextmanager
     def open(self, name: str) -> Iterator[OpenFile]:
-        with open_s3_input(self.place, name) as found:
+        with open_s3_input(self.place, name, self.credentials) as found:
             if found is None:
                 raise FileNotFoundError(f"there is no {self.below(name)}")
             yield OpenFile(cast("IO[bytes]", found), found.size)
@@ -88,9 +92,10 @@ class S3Folder(SnapshotFolder):
             return [meta.key for meta in blob.list("")]
 
     def _delete(self, names: list[str]) -> None:
-        with closing(S3Objects(self.place)) as objects:
+        with closing(S3Objects(self.place, credentials=self.credentials)) as objects:
             for start in range(0, len(names), _DELETE_AT_ONCE):
                 objects.delete(names[start : start + _DELETE_AT_ONCE])
 
     def _blob(self) -> AbstractContextManager[Blob]:
-        return closing(RetryingBlob(S3Blob(self.place), RetryPolicy(deadline_s=_RETRY_S)))
+        blob = S3Blob(self.place, credentials=self.credentials)
+        return closing(RetryingBlob(blob, RetryPolicy(deadline_s=_RETRY_S)))

@@ -6,7 +6,7 @@
   its end. Callers that read ranges must check what they read themselves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
@@ -20,9 +20,14 @@ from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, r
 
 
 @contextmanager
-def open_s3_input(place: S3Place, name: str) -> Iterator["S3Input | None"]:
-    """Open the object `name` at `place` for the block; None if there is none. Raises `StorageError`."""
-    with closing(S3Session(place, answer_s=ANSWER_S, reads=True)) as session:
+def open_s3_input(
+    place: S3Place, name: str, credentials: Mapping[str, str] | None = None
+) -> Iterator["S3Input | None"]:
+    """Open the object `name` at `place` for the block; None if there is none. Raises `StorageError`.
+
+    `credentials` have the names of AWS's environment variables (default: the environment).
+    """
+    with closing(S3Session(place, answer_s=ANSWER_S, reads=True, credentials=credentials)) as session:
         where = {"Bucket": place.bucket, "Key": session.base + name}
         try:
             head = patiently(lambda: session.client.head_object(**where, ChecksumMode="ENABLED"), passing)

@@ -8,12 +8,14 @@ import pytest
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Catalog, OpenMode, persist_catalog
 from holdfast.catalog.objects.registry import SYSTEM_CONFIGURATIONS
+from holdfast.collections.snapshots.locate import folder_at
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.catalogs.facts import Opening, RestoreFailed
 from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.engine.failures import settled
+from holdfast_operator.places.credentials import Credentials
 from holdfast_operator.places.storage import (
     CatalogSource,
     DumpSource,
@@ -22,6 +24,7 @@ from holdfast_operator.places.storage import (
     Storage,
     resolve_restore,
 )
+from testbed.minio import Minio
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 OTHER = "99999999-2222-3333-4444-555555555555"
@@ -86,6 +89,25 @@ def test_a_dump_is_what_the_new_catalog_holds(opening: Opening, source: Source, 
     opened.close()
     assert opening.storage.url is not None
     assert names(opening.storage.url, ORGANIZATION) == {"early", "late"}
+
+
+@pytest.mark.s3
+def test_a_dump_in_a_bucket_is_read_with_the_credentials_of_the_catalog(
+    opening: Opening, source: Source, minio: Minio, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = f"s3://{bucket}/dumps"
+    folder_at(f"{folder}?endpoint={minio.endpoint}").create("dump.json", source.dump.encode())
+    own = {name: minio.credentials[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    for name in own:
+        monkeypatch.setenv(name, "of-somebody-else")
+    asked = replace(opening, restore=DumpSource(f"{folder}/dump.json?endpoint={minio.endpoint}"))
+    with pytest.raises(RestoreFailed):
+        OpenCatalog.open(asked)
+    opened = OpenCatalog.open(asked, Credentials(storage=own))
+    assert opened.start.restored
+    # It reads snapshots with them too.
+    assert opened.s3 == own
+    opened.close()
 
 
 @pytest.mark.parametrize("early", [True, False])
