@@ -86,8 +86,8 @@ class CollectionRestore(ApiModel):
         max_length=2048,
         description="URL of the folder that holds a snapshot and its manifest: status.location of a "
         "CollectionSnapshot, which may be gone. Either a file:// URL below the namespace's folder on the "
-        "operator's own volume, or an s3:// URL. The operator reads it with its own credentials, and only "
-        "from locations that it allows for catalogs.",
+        "operator's own volume, or an s3:// URL. The operator reads it with the Catalog's credentials for "
+        "S3, or its own if the Catalog has none, and only from locations that it allows for catalogs.",
         json_schema_extra=validations(
             (
                 "self.matches('^(file:///|s3://[^/]).+')",

@@ -48,7 +48,8 @@ class CollectionSnapshotSpec(SnapshotTask):
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
         description="Retain keeps the files when this resource is deleted. Delete deletes them for ever, "
-        "with the operator's own credentials. Both end a running Spark job.",
+        "with the Catalog's credentials for S3, or the operator's own if it has none. Both end a running "
+        "Spark job.",
     )
 
 
