@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast_operator.engine.watches import Watches
+from holdfast_operator.engine.informer import _settings
+from holdfast_operator.engine.watches import SILENCE_SECONDS, Watches
 
 PATH = "/apis/holdfast.dev/v1alpha1/catalogs"
 
@@ -81,6 +82,7 @@ def test_watches_that_are_accepted_and_cut_at_once_do_not_work(world: World) -> 
 
 def test_watches_that_are_accepted_and_deliver_nothing_do_not_work(world: World) -> None:
     """As behind a proxy that buffers. kopf ends each of them."""
+    assert _settings(scan=False).watching.inactivity_timeout == SILENCE_SECONDS
     world.request()
     world.now += 90.5
     for _ in range(3):
