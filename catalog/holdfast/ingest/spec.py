@@ -59,9 +59,9 @@ _SECRET: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PLAINTEXT: Final = "PLAINTEXT"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
-_SIZE: Final = re.compile(r"(\d+)(Ki|Mi|Gi|)")
+_SIZE: Final = re.compile(r"(\d+)(Ki|Mi|Gi|Ti|)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_UNITS_BYTES: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+_UNITS_BYTES: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,16 @@ work. `holdfast.ingest.spec` checks what a schema can't.
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints, WithJsonSchema, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from holdfast.ingest.spec import KAFKA_KEYS, S3_KEYS, SECRETS, SECURITY, SERVER_KEYS
 from holdfast_operator.api.base import (
     UNSEEN,
     ApiModel,
     Frontier,
-    IntOrText,
     LocalReference,
     Period,
+    Quantity,
     validations,
 )
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
@@ -32,13 +32,6 @@ _FIXED: Final = (
     "self == oldSelf",
     "it says which source this is, and is immutable: create another StorageCollection",
 )
-_SIZE: Final = r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$"
-_Size = Annotated[
-    IntOrText,
-    StringConstraints(pattern=_SIZE),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": _SIZE, "minimum": 1}),
-]
-"""A number of bytes as `holdfast.ingest` reads it."""
 _IS_DEBEZIUM: Final = "(has(self.envelope) && self.envelope == 'Debezium')"
 SOURCE_RULES: Final = validations(
     (
@@ -358,12 +351,12 @@ class SourceBatch(ApiModel):
     """The size of a step."""
 
     max_rows: int = Field(default=1_000_000, ge=1, description="Maximum number of messages in a step.")
-    max_bytes: _Size = Field(
+    max_bytes: Quantity = Field(
         default="256Mi",
         description="Maximum size of a step. With envelopes Upsert and Debezium also of the copy of the "
         "collection that is kept in memory; without a copy, each step looks up its keys.",
     )
-    max_transaction_bytes: _Size = Field(
+    max_transaction_bytes: Quantity = Field(
         default="1Gi",
         description="With kafka.transactions and with postgres: maximum size of a transaction, for "
         "which a step may have more than maxRows and maxBytes. With postgres also of the initial contents.",

@@ -14,6 +14,7 @@ from holdfast.errors import CLOSED
 from holdfast.ingest.spec import parse
 from holdfast.persist import Schema
 from holdfast.spark.jobs.spec import IngestJobSpec
+from holdfast_operator.api.base import byte_count
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.source import CollectionSource
@@ -122,6 +123,15 @@ def stalled_condition(step: Decision | RequestedReport) -> tuple[str, Reason]:
 @pytest.mark.parametrize("block", [TOPIC, FOLDER])
 def test_the_resource_and_the_command_take_the_same_block(block: dict[str, Any]) -> None:
     assert parse(source(block).block) == parse(block)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(17, 17), ("2Mi", 2 << 20), ("3Gi", 3 << 30), ("4Ti", 4 << 40)]
+)
+def test_a_size_is_written_as_everywhere_in_a_resource(size: int | str, expected: int) -> None:
+    sized = source(batch={"maxBytes": size})
+    assert parse(sized.block).max_bytes == expected
+    assert byte_count(str(size)) == expected
 
 
 def test_the_work_order_is_a_spec_that_the_job_takes() -> None:
