@@ -12,18 +12,21 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast_operator.api.names import FINALIZER
-from testbed import audit
+from holdfast_operator.api.names import API_VERSION, FINALIZER, Kind
+from testbed import audit, docpages
 from testbed.audit import Asked
 from testbed.errors import KubectlError
 from testbed.kube import ControlPlane
 from testbed.objects import Objects
 from testbed.operatorprocess import OperatorProcess
+from testbed.pages import blocks
 from testbed.sparkoperator import APACHE, install_crd
 
 pytestmark = pytest.mark.kube
 
 CRDS = Path(__file__).parents[2] / "crds"
+FROZEN = Path(__file__).parents[1] / "unit" / "operator" / "api" / "frozen"
+"""The CRDs of the last release: see `test_shape.py`."""
 COLLECTIONS = "holdfast.dev_storagecollections.yaml"
 NAMESPACE = "versions"
 Make = Callable[..., dict[str, Any]]
@@ -169,6 +172,44 @@ def test_what_an_older_crd_does_not_know_of_a_status_is_left_out(
     objects.wait_until("catalog/demo", "Ready")
     make(plane, make_collection("old"))
     objects.wait_until("coll/old", "Ready")
+
+
+def manifests() -> list[dict[str, Any]]:
+    """All objects of our kinds that the samples and the pages show in full, each once."""
+    texts = [path.read_text() for path in sorted((CRDS / "samples").rglob("*.yaml"))]
+    for page in docpages.pages():
+        found = blocks(page, (docpages.ROOT / page).read_text())
+        texts += [block.text for block in found if block.language == "yaml"]
+    bodies = [body for text in texts if "holdfast.dev/" in text for body in yaml.safe_load_all(text)]
+    ours = [
+        body
+        for body in bodies
+        if body.get("apiVersion") == API_VERSION and "name" in body.get("metadata", {})
+    ]
+    return [each for number, each in enumerate(ours) if each not in ours[:number]]
+
+
+@pytest.mark.long
+def test_the_crds_of_the_last_release_take_the_objects_of_today_and_the_other_way_round(
+    plane: ControlPlane, operator: OperatorProcess
+) -> None:
+    """What older CRDs don't know is left out: only a field that they know could be refused."""
+    objects = manifests()
+    assert {body["kind"] for body in objects} == set(Kind)
+    assert len(objects) > 20
+    asked = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    dry = ("create", "--dry-run=server", "--validate=warn", "-n", "default", "-o", "name", "-f", "-")
+    for folder in (FROZEN, CRDS):
+        plane.apply(
+            *(yaml.safe_load(path.read_text()) for path in sorted(folder.glob("holdfast.dev_*.yaml")))
+        )
+        # A changed CRD isn't served at once, so what it refuses is asked for once more.
+        try:
+            made = plane.kubectl(*dry, stdin=asked)
+        except KubectlError:
+            threading.Event().wait(5.0)
+            made = plane.kubectl(*dry, stdin=asked)
+        assert len(made.splitlines()) == len(objects)
 
 
 @pytest.mark.long

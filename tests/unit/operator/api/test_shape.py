@@ -1,105 +1,173 @@
-"""The shape of the CRDs only grows: docs/reference/api-compatibility.md says what that means.
+"""The CRDs only grow: docs/reference/api-compatibility.md says what that means.
 
-`shape.txt` has one line for each field: its path, its type, and `required` if objects must have it. To add
-fields on purpose, run this file as a program. It refuses what would break objects that exist.
+`frozen/` has the CRDs of the last release without their descriptions, and before the first release those that
+were frozen for it. A release renews them: run this file as a program. It refuses what would break objects
+that exist. `tests/apiserver/test_operator_crd_versions.py` creates objects under both.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+import yaml
 
 from holdfast_operator.api import generate
 
-STORED = Path(__file__).with_name("shape.txt")
+Schema = Mapping[str, Any]
+
+FROZEN: Final = Path(__file__).with_name("frozen")
 SPEC_LEAVES = {"Catalog": 74, "CatalogMigration": 9, "StorageCollection": 188, "CollectionSnapshot": 19}
 """More leaves need a reason, because a user must find a field in the output of `kubectl explain`."""
+LIMITS: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    **dict.fromkeys(("minimum", "minLength", "minItems", "minProperties"), int.__gt__),
+    **dict.fromkeys(("maximum", "maxLength", "maxItems", "maxProperties"), int.__lt__),
+}
+"""Each limit, and whether its first value allows less than the second."""
+SAME: Final = (
+    "type",
+    "default",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+)
+"""What a field keeps."""
 
 
-def fields(path: str, node: dict[str, Any], *, required: bool) -> Iterator[str]:
-    """The fields of a schema: first its own line, then those of what is in it."""
-    kind = node.get("type", "any")
-    kind = "int-or-string" if node.get("x-kubernetes-int-or-string") else kind
-    kind = "|".join(node["enum"]) if "enum" in node else kind
-    yield f"{path}: {kind}{' required' if required else ''}"
-    for name, child in node.get("properties", {}).items():
-        yield from fields(f"{path}.{name}", child, required=name in node.get("required", ()))
+def breaks(was: Schema, now: Schema, path: str) -> Iterator[str]:
+    """What a schema says of objects that the earlier schema accepts, and that would be refused or changed."""
+    for key in SAME:
+        if was.get(key) != now.get(key):
+            yield f"{path}: {key} was {was.get(key)} and is {now.get(key)}"
+    for key, allows_less in LIMITS.items():
+        if key in now and (key not in was or allows_less(now[key], was[key])):
+            yield f"{path}: {key} was {was.get(key)} and is {now[key]}"
+    for key in ("pattern", "format"):
+        if key in now and now[key] != was.get(key):
+            yield f"{path}: {key} was {was.get(key)} and is {now[key]}"
+    if "enum" in now and (lost := sorted(set(was.get("enum", ["any value"])) - set(now["enum"]))):
+        yield f"{path}: {', '.join(lost)} is no longer allowed"
+    rules = {each["rule"] for each in was.get("x-kubernetes-validations", ())}
+    for each in now.get("x-kubernetes-validations", ()):
+        if each["rule"] not in rules:
+            yield f"{path}: the rule '{each['message']}' is new"
+    before, after = was.get("properties", {}), now.get("properties", {})
+    for name in sorted(set(now.get("required", ())) - set(was.get("required", ()))):
+        yield f"{path}.{name}: {'has become' if name in before else 'is new and'} required"
+    for name in sorted(before.keys() - after.keys()):
+        yield f"{path}.{name}: is gone"
+    for name in sorted(before.keys() & after.keys()):
+        yield from breaks(before[name], after[name], f"{path}.{name}")
     for key, suffix in (("items", "[]"), ("additionalProperties", "{}")):
-        if key in node:
-            yield from fields(f"{path}{suffix}", node[key], required=False)
+        if key in was:
+            yield from breaks(was[key], now.get(key, {}), f"{path}{suffix}")
 
 
-def shape() -> list[str]:
-    """The lines of all CRDs."""
-    found = []
-    for model in generate.RESOURCES:
-        (version,) = generate.custom_resource_definition(model)["spec"]["versions"]
-        for part in ("spec", "status"):
-            schema = version["schema"]["openAPIV3Schema"]["properties"][part]
-            found += fields(f"{model.definition.kind.value}.{part}", schema, required=False)
+def undescribed(node: Any, *, named: bool = False) -> Any:
+    """A part of a CRD without the descriptions of its fields. `named`: its keys are names of fields."""
+    if isinstance(node, list):
+        return [undescribed(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    kept = node if named else {key: each for key, each in node.items() if key != "description"}
+    return {key: undescribed(each, named=key == "properties" and not named) for key, each in kept.items()}
+
+
+def crds() -> dict[str, dict[str, Any]]:
+    """The CRDs of today, by the name of their file."""
+    found = (undescribed(generate.custom_resource_definition(model)) for model in generate.RESOURCES)
+    return {f"holdfast.dev_{each['spec']['names']['plural']}.yaml": each for each in found}
+
+
+def schema(crd: Mapping[str, Any]) -> Schema:
+    (version,) = crd["spec"]["versions"]
+    found: Schema = version["schema"]["openAPIV3Schema"]
     return found
 
 
-def leaves(lines: list[str], prefix: str) -> int:
+def problems() -> list[str]:
+    """What breaks objects that the frozen CRDs accept."""
+    today = crds()
+    found = []
+    for path in sorted(FROZEN.glob("*.yaml")):
+        was = yaml.safe_load(path.read_text())
+        kind = was["spec"]["names"]["kind"]
+        found += (
+            breaks(schema(was), schema(today[path.name]), kind)
+            if path.name in today
+            else [f"{kind}: is gone"]
+        )
+    return found
+
+
+def test_objects_of_the_last_release_stay_valid() -> None:
+    assert problems() == []
+    assert {path.name for path in FROZEN.iterdir()} <= crds().keys()
+
+
+def test_the_frozen_crds_are_all_there() -> None:
+    assert len(list(FROZEN.glob("*.yaml"))) >= 4
+
+
+def leaves(node: Schema) -> int:
     """The number of fields that have no fields in them."""
-    paths = [line.split(":")[0] for line in lines]
-    inner = {path[: path.rindex(mark)] for path in paths for mark in (".", "[]", "{}") if mark in path}
-    return sum(1 for path in paths if path.startswith(prefix) and path not in inner)
-
-
-def breaks(stored: list[str], found: list[str]) -> list[str]:
-    """What objects that exist would trip over."""
-    now = dict(line.split(": ") for line in found)
-    before = dict(line.split(": ") for line in stored)
-    broken = []
-    for path, was in before.items():
-        then, _, had = was.partition(" ")
-        kind, _, has = now.get(path, "missing").partition(" ")
-        if kind != then and not ("|" in kind and set(then.split("|")) <= set(kind.split("|"))):
-            broken.append(f"{path}: {then} has become {kind}")
-        if has and not had:
-            broken.append(f"{path}: has become required")
-    for path in now.keys() - before.keys():
-        parent = path.rpartition(".")[0]
-        if now[path].endswith(" required") and parent in before:
-            broken.append(f"{path}: is new and required")
-    return broken
-
-
-def test_fields_are_only_added() -> None:
-    stored, found = STORED.read_text().splitlines(), shape()
-    assert breaks(stored, found) == []
-    assert stored == found, f"new fields: run this file as a program\n{set(found) - set(stored)}"
+    inner = [*node.get("properties", {}).values()]
+    inner += [node[key] for key in ("items", "additionalProperties") if key in node]
+    return sum(map(leaves, inner)) or 1
 
 
 def test_a_spec_has_no_more_leaves_than_anybody_can_read() -> None:
-    found = shape()
-    assert {kind: leaves(found, f"{kind}.spec.") for kind in SPEC_LEAVES} == SPEC_LEAVES
+    found = {
+        crd["spec"]["names"]["kind"]: leaves(schema(crd)["properties"]["spec"]) for crd in crds().values()
+    }
+    assert found == SPEC_LEAVES
+
+
+TEXT: Final = {"type": "string"}
+SHORT: Final = {"type": "string", "maxLength": 9}
+
+
+def node(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
 
 
 @pytest.mark.parametrize(
-    ("stored", "found", "broken"),
+    ("was", "now", "broken"),
     [
-        (["A.b: string"], ["A.b: string", "A.c: string"], []),
-        (["A.b: x|y"], ["A.b: x|y|z"], []),
-        (["A.b: string required"], ["A.b: string"], []),
-        (["A: object"], ["A: object", "A.b: object", "A.b.c: string required"], []),
-        (["A.b: string"], [], ["A.b: string has become missing"]),
-        (["A.b: string"], ["A.b: integer"], ["A.b: string has become integer"]),
-        (["A.b: x|y"], ["A.b: x|z"], ["A.b: x|y has become x|z"]),
-        (["A.b: string"], ["A.b: string required"], ["A.b: has become required"]),
-        (["A: object"], ["A: object", "A.b: string required"], ["A.b: is new and required"]),
+        (node(b=TEXT), node(b=TEXT, c=TEXT), []),
+        (node(b=TEXT | {"enum": ["x"]}), node(b=TEXT | {"enum": ["x", "y"]}), []),
+        (node(b=TEXT) | {"required": ["b"]}, node(b=TEXT), []),
+        (node(), node(b=node(c=TEXT) | {"required": ["c"]}), []),
+        (node(b=SHORT), node(b=TEXT), []),
+        (node(b=SHORT | {"pattern": "x"}), node(b=SHORT | {"maxLength": 10}), []),
+        (node(b={"x-kubernetes-validations": [{"rule": "r", "message": "m"}]}), node(b={}), []),
+        (node(b=TEXT), node(), ["A.b: is gone"]),
+        (node(b=TEXT), node(b={"type": "integer"}), ["A.b: type was string and is integer"]),
+        (node(b=TEXT), node(b=SHORT), ["A.b: maxLength was None and is 9"]),
+        (node(b=SHORT), node(b=SHORT | {"maxLength": 8}), ["A.b: maxLength was 9 and is 8"]),
+        (node(b={"minimum": 1}), node(b={"minimum": 2}), ["A.b: minimum was 1 and is 2"]),
+        (node(b=TEXT), node(b=TEXT | {"pattern": "x"}), ["A.b: pattern was None and is x"]),
+        (node(b=TEXT), node(b=TEXT | {"enum": ["x"]}), ["A.b: any value is no longer allowed"]),
+        (node(b={"enum": ["x", "y"]}), node(b={"enum": ["y", "z"]}), ["A.b: x is no longer allowed"]),
+        (node(b=TEXT | {"default": "x"}), node(b=TEXT), ["A.b: default was x and is None"]),
+        (
+            node(b={}),
+            node(b={"x-kubernetes-validations": [{"rule": "r", "message": "m"}]}),
+            ["A.b: the rule 'm' is new"],
+        ),
+        (node(b=TEXT), node(b=TEXT) | {"required": ["b"]}, ["A.b: has become required"]),
+        (node(), node(b=TEXT) | {"required": ["b"]}, ["A.b: is new and required"]),
+        ({"items": node(b=TEXT)}, {"items": node()}, ["A[].b: is gone"]),
     ],
 )
-def test_what_breaks_objects_that_exist_is_found(
-    stored: list[str], found: list[str], broken: list[str]
-) -> None:
-    assert breaks(stored, found) == broken
+def test_what_breaks_objects_that_exist_is_found(was: Schema, now: Schema, broken: list[str]) -> None:
+    assert list(breaks(was, now, "A")) == broken
 
 
 if __name__ == "__main__":
-    before = STORED.read_text().splitlines() if STORED.exists() else []
-    if problems := breaks(before, shape()):
-        raise SystemExit("\n".join(problems))
-    STORED.write_text("".join(f"{line}\n" for line in shape()))
+    if found := problems():
+        raise SystemExit("\n".join(found))
+    FROZEN.mkdir(exist_ok=True)
+    for name, crd in crds().items():
+        (FROZEN / name).write_text(yaml.safe_dump(crd, sort_keys=False, width=120))
