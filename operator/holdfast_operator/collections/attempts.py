@@ -1,10 +1,10 @@
 """Starts, launches and ends the attempts of the Spark jobs of collections and of their snapshots."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.collections import JobRecord
+from holdfast.collections import JobRecord, JobState
 from holdfast.errors import AsOfTooEarly
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
@@ -46,6 +46,8 @@ class Attempts:
         self._spark = spark
         self._slots = slots
         self._denials = Denials(services.clock)
+        self._failed: dict[ObjectKey, dict[tuple[str, int], float]] = {}
+        """When each failed attempt was first seen, by the monotonic clock."""
 
     async def applications(self, key: ObjectKey, uid: str) -> tuple[tuple[AppState, ...], str | None]:
         """Returns the applications of an object, or why there can't be any."""
@@ -62,6 +64,18 @@ class Attempts:
             return await self._slots.full(key)
         except NotInstalled as error:
             return str(error)
+
+    def failed_for(self, key: ObjectKey, jobs: Iterable[JobRecord]) -> Mapping[tuple[str, int], float]:
+        """Returns for how many seconds this process has known that attempts of an object's jobs failed."""
+        now, known = self._services.clock.monotonic(), self._failed.pop(key, {})
+        failed = [(job.job_id, job.attempt) for job in jobs if job.state is JobState.FAILED]
+        if failed:
+            self._failed[key] = {each: known.get(each, now) for each in failed}
+        return {each: now - known.get(each, now) for each in failed}
+
+    def forget(self, key: ObjectKey) -> None:
+        """Forgets an object that no longer exists."""
+        self._failed.pop(key, None)
 
     async def begun(self, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt) -> JobRecord | None:
         """Records the attempt of a step, and returns its job. None if its time is no longer readable."""

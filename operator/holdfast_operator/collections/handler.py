@@ -212,6 +212,7 @@ class CollectionHandler(Handler[CollectionView]):
         self._long.stop(key)
         self._watchlist.forget(key)
         self._read.pop(key, None)
+        self._attempts.forget(key)
         for other in (*rivals, *((catalog,) if catalog else ())):
             self.services.enqueue(other, 0.0)
 
@@ -287,6 +288,7 @@ class CollectionHandler(Handler[CollectionView]):
             since=facts.since,
             upper=facts.upper,
             now=seen.now,
+            failed_for=self._attempts.failed_for(key, look.jobs),
             ahead=seen.now - self.services.kube.server_time(self.services.clock.wall()),
         )
         here = self._long.filling(key, facts.collection_id)

@@ -210,9 +210,9 @@ class Kube:
         found.retries = Retry(retries, respect_retry_after_header=False)
         return cls(ApiClient(found), seconds=seconds, may_write=may_write, patient=patient)
 
-    def server_time(self, now: datetime) -> datetime:
-        """Returns the time of the API server's clock when this host's clock shows `now`."""
-        return now - self._ahead
+    def server_time(self, now: datetime | None = None) -> datetime:
+        """Returns the time of the API server's clock when this host's clock shows `now`, or just now."""
+        return (now or _host_time()) - self._ahead
 
     async def get(self, key: ObjectKey, *, fresh: bool = False) -> Json:
         """Returns one Holdfast object as it is known, or else reads it. Raises like `read`.

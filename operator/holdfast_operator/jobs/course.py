@@ -80,6 +80,8 @@ class SparkView:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     ahead: timedelta = timedelta()
     """How far `now` is ahead of the API server's clock, which the times of applications are from."""
+    failed_for: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """How long this process has known that an attempt failed, in seconds, by id and attempt of its job."""
 
     def age_of(self, app: AppState) -> float:
         """Returns the seconds since an application was created."""
@@ -242,8 +244,9 @@ def is_ending(seen: SparkView, job: JobRecord) -> bool:
 
 
 def _since_end(seen: SparkView, job: JobRecord) -> float:
-    """Returns the seconds since an attempt was recorded as failed."""
-    return seen.now.timestamp() - job.finished_ms / 1000
+    """Returns the seconds since an attempt was recorded as failed, perhaps by a host with another clock."""
+    known = seen.failed_for.get((job.job_id, job.attempt), 0.0)
+    return max(seen.now.timestamp() - job.finished_ms / 1000, known)
 
 
 def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Decision | JobReport:

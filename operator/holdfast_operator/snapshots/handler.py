@@ -186,6 +186,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         self._watchlist.forget(key)
         self._sources.pop(key, None)
         self._removed.pop(key, None)
+        self._attempts.forget(key)
 
     async def _source(self, key: ObjectKey, spec: CollectionSnapshotSpec, seen: SnapshotFacts) -> _Source:
         """Reads the collection, its Catalog and its store.
@@ -277,6 +278,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             since=facts.since,
             upper=facts.upper,
             now=now,
+            failed_for=self._attempts.failed_for(key, () if record is None else (record,)),
             ahead=now - self.services.kube.server_time(host_now),
             request=seen.task,
             object_name=key.name,

@@ -46,7 +46,7 @@ _KINDS: Final[Mapping[AdapterName, tuple[type[ObjectAdapter], ...]]] = {
     AdapterName.NONE: (),
 }
 """The adapters of a setting, in order of preference."""
-_NOTICED_WITHIN: Final = timedelta(seconds=20)
+_NOTICED_WITHIN: Final = timedelta(seconds=60)
 """More than a Spark operator takes to set the first status of an application."""
 _PASSED_OVER: Final = timedelta(hours=1)
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
@@ -154,8 +154,7 @@ class AdapterChoice(SparkAdapter):
 
 def adapter(kube: Kube, name: AdapterName, limits: TemplateLimits) -> SparkAdapter:
     """Returns the adapter of a setting."""
-    now = lambda: kube.server_time(datetime.now(UTC))  # noqa: E731
-    return AdapterChoice([kind(kube) for kind in _KINDS[name]], limits, now)
+    return AdapterChoice([kind(kube) for kind in _KINDS[name]], limits, kube.server_time)
 
 
 def watched(name: AdapterName) -> Mapping[ResourceType, str]:

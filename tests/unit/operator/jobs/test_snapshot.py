@@ -286,6 +286,19 @@ def test_the_next_attempt_waits_for_its_backoff() -> None:
     assert plan(replace(ASKED, job=failed, now=NOW + timedelta(seconds=2))) == RetryJob("c1", JOB, 1)
 
 
+def test_an_end_in_the_future_delays_the_next_attempt_no_longer_than_any_end() -> None:
+    """An operator on a host whose clock is right has recorded it, and the clock of this host is behind."""
+    ended = int((NOW + timedelta(minutes=10)).timestamp() * 1000)
+    failed = replace(ASKED, job=record(JobState.FAILED, 1, error="boom", finished_ms=ended))
+    report = plan(replace(failed, failed_for={(JOB, 1): 3.0}))
+    assert isinstance(report, RequestedReport)
+    assert report.requeue_after == pytest.approx(2.0)
+    assert plan(replace(failed, failed_for={(JOB, 1): 5.0})) == RetryJob("c1", JOB, 1)
+    alive = replace(failed, apps=(app(AppPhase.RUNNING),))
+    assert isinstance(plan(replace(alive, failed_for={(JOB, 1): 29.0})), RequestedReport)
+    assert isinstance(plan(replace(alive, failed_for={(JOB, 1): 30.0})), FailAttempt)
+
+
 def test_a_driver_of_a_failed_attempt_is_cleaned_up_before_the_next() -> None:
     failed = record(JobState.FAILED, 1, error="boom")
     alive = app(AppPhase.RUNNING)

@@ -718,11 +718,12 @@ def test_definitions_without_their_operator_lead_to_plain_jobs(served: tuple[Res
 def test_an_operator_of_other_namespaces_is_passed_over_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     kube = Serving(SPARK_APPLICATIONS, JOBS)
     kube.there[SPARK_APPLICATIONS.path("far")] = []
+    now = datetime.fromisoformat(MADE["creationTimestamp"])
+    monkeypatch.setattr(kube, "server_time", lambda: now)
     chosen = adapter(kube, AdapterName.AUTO, TemplateLimits())
     observe(chosen)
     asyncio.run(chosen.launch(LAUNCH))
-    now = datetime.fromisoformat(MADE["creationTimestamp"]) + timedelta(minutes=5)
-    monkeypatch.setattr(kube, "server_time", lambda _: now)
+    now += timedelta(minutes=5)
     observe(chosen)
     asyncio.run(chosen.launch(replace(LAUNCH, owner=replace(OWNER, namespace="far"))))
     asyncio.run(chosen.launch(replace(LAUNCH, attempt=3)))
