@@ -16,7 +16,7 @@ from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.spec import CollectionState
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
 from holdfast.persist import PersistClient, Schema, Snapshot, SnapshotPart
-from holdfast.persist.parts.whole import PartFile
+from holdfast.persist.parts.whole import VerifiedFile
 from holdfast.persist.rows.evolution import fitted, newest
 from holdfast.persist.rows.row_filter import RowFilter
 from holdfast.persist.rows.schema import DIFF
@@ -82,13 +82,13 @@ class CollectionSnapshot:
         return self._of([shard.narrowed(names) for shard, names in pairs], columns)
 
     @contextmanager
-    def files(self, least_rows: int = 0) -> Iterator[list[PartFile] | None]:
+    def files(self, least_rows: int = 0) -> Iterator[list[VerifiedFile] | None]:
         """Parquet files with the rows of all shards, as `Snapshot.files` returns them. Or None.
 
         Their columns have the stored names. Each shard has at least `least_rows` rows.
         """
         with self._there(), ExitStack() as stack:
-            found: list[PartFile] | None = []
+            found: list[VerifiedFile] | None = []
             for shard in self._shards:
                 files = None
                 if found is not None and shard.schema == self._schema:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fsspec import AbstractFileSystem
 
-from holdfast.persist.parts.whole import PartFile
+from holdfast.persist.parts.whole import VerifiedFile
 from holdfast.tables.duckdb_extra import quoted
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     def __init__(self) -> None:
         super().__init__()
         self._numbers = count()
-        self._files: dict[str, tuple[PartFile, Reading]] = {}
+        self._files: dict[str, tuple[VerifiedFile, Reading]] = {}
 
     @contextmanager
-    def serving(self, files: Sequence[PartFile], reading: Reading) -> Iterator[list[str]]:
+    def serving(self, files: Sequence[VerifiedFile], reading: Reading) -> Iterator[list[str]]:
         """Yield names under which DuckDB can read the files while the block runs."""
         paths = [f"{PROTOCOL}://{next(self._numbers)}" for _ in files]
         names = [_name(path) for path in paths]
@@ -74,7 +74,7 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
         """Files never change."""
         return datetime(2000, 1, 1, tzinfo=UTC)
 
-    def _file(self, path: str) -> tuple[PartFile, Reading]:
+    def _file(self, path: str) -> tuple[VerifiedFile, Reading]:
         try:
             return self._files[_name(path)]
         except KeyError:
@@ -88,7 +88,7 @@ def _name(path: str) -> str:
 class _Input:
     """A file as DuckDB reads it."""
 
-    def __init__(self, file: PartFile, reading: Reading) -> None:
+    def __init__(self, file: VerifiedFile, reading: Reading) -> None:
         self._file = file
         self._reading = reading
         self._places: dict[int, int] = {}

@@ -17,7 +17,7 @@ import holdfast
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.parts.part_store import PartGone
-from holdfast.persist.parts.whole import PartFile
+from holdfast.persist.parts.whole import VerifiedFile
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.tables import SqlResult, Table, dataset
 from holdfast.tables.dataset import TableDataset
@@ -70,6 +70,7 @@ def same(client: PersistClient, query: str, **options: Any) -> str:
     return ways.pop()
 
 
+@pytest.mark.long
 def test_values_of_all_types_are_the_same() -> None:
     now = dt.datetime(2026, 1, 1, 12, 30, 15, 7000, dt.UTC).replace(tzinfo=None)
     types: dict[str, tuple[str, list[Any]]] = {
@@ -120,6 +121,7 @@ def test_values_of_all_types_are_the_same() -> None:
             same(client, f'SELECT * FROM "{name}"')
 
 
+@pytest.mark.long
 @settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
 @given(
     rows=st.lists(st.tuples(ROW, st.sampled_from([1, 1, 1, 2, -1])), min_size=1, max_size=8),
@@ -189,6 +191,15 @@ def test_when_duckdb_decodes_parts_itself(there: tuple[MemoryBlob, PersistClient
             assert same(other, "SELECT * FROM t") == _ARROW
 
 
+def test_renamed_and_dropped_columns(there: tuple[MemoryBlob, PersistClient, Table]) -> None:
+    _, client, table = there
+    before = table.latest_time()
+    table.rename_column("s", "words")
+    assert same(client, "SELECT max(words), count(*) FROM t WHERE words LIKE '%7'") == _PARQUET
+    table.drop_column("words")
+    assert same(client, "SELECT * FROM t") == same(client, "SELECT words FROM t", as_of=before) == _PARQUET
+
+
 def test_a_part_with_nan_is_not_read_by_its_statistics() -> None:
     _, client = opened()
     with client, holdfast.table(client, "t", columns={"f": "float64", "n": "int64"}) as table:
@@ -223,10 +234,10 @@ def test_a_query_whose_part_was_deleted_goes_on_with_others(
     there: tuple[MemoryBlob, PersistClient, Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, client, _ = there
-    read_at = PartFile.read_at
+    read_at = VerifiedFile.read_at
     left = 0
 
-    def gone(self: PartFile, start: int, size: int) -> bytes:
+    def gone(self: VerifiedFile, start: int, size: int) -> bytes:
         nonlocal left
         left -= 1
         if left < 0:
@@ -236,7 +247,7 @@ def test_a_query_whose_part_was_deleted_goes_on_with_others(
     query = "SELECT count(*), sum(id), max(s) FROM t"
     with holdfast.sql(client, query) as result:
         expected = result.read()
-        monkeypatch.setattr(PartFile, "read_at", gone)
+        monkeypatch.setattr(VerifiedFile, "read_at", gone)
         for allowed in range(8):
             left = allowed
             assert result.read() == expected

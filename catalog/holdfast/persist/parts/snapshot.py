@@ -31,7 +31,7 @@ from holdfast.persist.parts.picked import inline_contents, picked
 from holdfast.persist.parts.runs import At, merged
 from holdfast.persist.parts.split import cuts
 from holdfast.persist.parts.unsummed import unsummed
-from holdfast.persist.parts.whole import PartFile, whole_parts
+from holdfast.persist.parts.whole import VerifiedFile, whole_parts
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.consolidate import Source, consolidate_at
 from holdfast.persist.rows.evolution import lowered, newest, upgraded_range
@@ -201,7 +201,7 @@ class Snapshot:
                 state = self._replanned(state, gone)
 
     @contextmanager
-    def files(self, least_rows: int = 0) -> Iterator[list[PartFile] | None]:
+    def files(self, least_rows: int = 0) -> Iterator[list[VerifiedFile] | None]:
         """The parts whose rows, without `_time` and `_diff`, are the contents; None if there are none.
 
         They are Parquet files of the snapshot's schema, and are kept while the block runs. Also None if there
@@ -214,12 +214,12 @@ class Snapshot:
         state = self._readable()
         runs = [run for batch in state.batches for run in batch.runs]
         with self._pins.pin(state), ExitStack() as opened:
-            found: list[PartFile] | None = None
+            found: list[VerifiedFile] | None = None
             # What is gone is gone for this version only: the others read a newer one.
             with suppress(PartGone):
                 known = whole_parts(self._machine, self.schema, runs, self.as_of, least_rows)
                 if known is not None:
-                    files = [PartFile(self._machine, each, self._pins.beat) for each in known]
+                    files = [VerifiedFile(self._machine, each, self._pins.beat) for each in known]
                     for each in files:
                         opened.callback(each.close)
                     found = files

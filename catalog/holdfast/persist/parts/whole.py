@@ -4,7 +4,7 @@
   contents. The footer says so, which was verified.
 - An engine may only trust the bounds of values in a footer if no value is NaN. Parquet's statistics skip NaN,
   and engines differ in what they conclude from that. So a part with NaN is not read in this way.
-- The engine reads through a `PartFile`. It gets no byte that was not verified
+- The engine reads through a `VerifiedFile`. It gets no byte that was not verified
   (`holdfast.persist.parts.verified`).
 """
 
@@ -31,7 +31,7 @@ from holdfast.persist.state.machine import Machine, retry
 _NO_NAN: Final = "no value is NaN"
 
 
-class PartFile:
+class VerifiedFile:
     """The bytes of a part, as a file for several threads. Close it when no thread reads any more."""
 
     def __init__(self, machine: Machine, known: KnownPart, between: Callable[[], None]) -> None:
