@@ -70,7 +70,7 @@ from holdfast_operator.engine.denials import Denials
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
-from holdfast_operator.engine.kube import Denied, Exists, Gone, ObjectKey, resource_type
+from holdfast_operator.engine.kube import AdmissionDenied, Exists, Gone, ObjectKey, resource_type
 from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_part, parse_spec
 from holdfast_operator.engine.status_writer import is_ready
@@ -469,7 +469,7 @@ class CollectionHandler(Handler[CollectionView]):
         with suppress(Exists):
             try:
                 await self.services.kube.create(resource_type(Kind.COLLECTION_SNAPSHOT), key.namespace, made)
-            except Denied as error:
+            except AdmissionDenied as error:
                 # Everything else that the collection needs goes on.
                 self._denials.add(key, str(error))
                 return

@@ -29,8 +29,8 @@ from holdfast_operator.engine.failures import RETRIES, settled
 from holdfast_operator.engine.health import Phase, health_conditions
 from holdfast_operator.engine.known import Reads, are_current, reading
 from holdfast_operator.engine.kube import (
+    AdmissionDenied,
     Conflict,
-    Denied,
     Forbidden,
     Gone,
     Invalid,
@@ -271,7 +271,7 @@ class Handler(ABC, Generic[O]):
 
 
 def _forbidden(error: Forbidden) -> Settle:
-    todo = RETRIES if isinstance(error, Denied) else "allow this in the operator's role"
+    todo = RETRIES if isinstance(error, AdmissionDenied) else "allow this in the operator's role"
     return Settle(stalled(Reason.FORBIDDEN, f"{error}; {todo}"), retry=True)
 
 

@@ -2,8 +2,8 @@
 
 Invariants
 - Calls block in their own thread pool, never on the event loop or in the stores' threads.
-- Errors are `Gone`, `Conflict`, `Invalid`, `Forbidden`, `Denied`, `Exists` and other `KubeError`s. Callers
-  never see codes.
+- Errors are `Gone`, `Conflict`, `Invalid`, `Forbidden`, `AdmissionDenied`, `Exists` and other `KubeError`s.
+  Callers never see codes.
 - No message contains a body that was sent, so no secret gets into a log. A message is the same at each
   attempt that fails for the same reason.
 - A process that may not write changes nothing. This is checked right before each request.
@@ -106,7 +106,7 @@ class Forbidden(KubeError):
     """The operator's role doesn't allow the request, or admission denies it."""
 
 
-class Denied(Forbidden):
+class AdmissionDenied(Forbidden):
     """A quota, a policy or a webhook denies the request. The message names it. It may allow it later."""
 
     @property
@@ -533,7 +533,7 @@ def _reason(content: bytes) -> str:
 def refusal(status: int, message: str, content: bytes) -> KubeError:
     """Returns the error for the status code of a response."""
     if status in {400, 403, 422, 500} and _DENIED.search(message):
-        return Denied(message)
+        return AdmissionDenied(message)
     match status:
         case 403:
             return Forbidden(message)

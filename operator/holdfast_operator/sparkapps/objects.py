@@ -24,7 +24,7 @@ from holdfast_operator.api.names import (
 )
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.kube import (
-    Denied,
+    AdmissionDenied,
     Exists,
     Forbidden,
     Invalid,
@@ -111,7 +111,7 @@ class ObjectAdapter(SparkAdapter):
         except NotServed:
             raise NotInstalled(self._not_served()) from None
         except (Forbidden, Invalid) as error:
-            refused = LaunchDenied if isinstance(error, Denied) and error.for_now else LaunchRefused
+            refused = LaunchDenied if isinstance(error, AdmissionDenied) and error.for_now else LaunchRefused
             raise refused(str(error)) from None
 
     async def observe(self, owner: ObjectKey, owner_uid: str, *, fresh: bool = False) -> tuple[AppState, ...]:

@@ -7,7 +7,15 @@ import pytest
 
 from holdfast_operator.api.names import FINALIZER, Kind
 from holdfast_operator.engine.handler import Handler
-from holdfast_operator.engine.kube import Conflict, Denied, Forbidden, Gone, Invalid, KubeError, ObjectKey
+from holdfast_operator.engine.kube import (
+    AdmissionDenied,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    ObjectKey,
+)
 from holdfast_operator.engine.queue import Result
 from holdfast_operator.engine.resources import has_finalizer, is_deleting
 from holdfast_operator.engine.steps import Decision, Free, Keep, Release, Settle, ready
@@ -143,7 +151,9 @@ def test_a_role_that_lacks_the_right_is_told_in_the_status() -> None:
 
 def test_a_policy_that_denies_the_finalizer_is_told_in_the_status_once() -> None:
     server = OneObject([])
-    denied = Denied("422 ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no finalizers")
+    denied = AdmissionDenied(
+        "422 ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no finalizers"
+    )
     server.refusals += [denied, denied]
     assert reconciled(server)[0].retry
     (said,) = {each["message"] for each in server.status["conditions"] if each["type"] == "Stalled"}

@@ -20,8 +20,8 @@ from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.events import EventSink, Note
 from holdfast_operator.engine.kube import (
     SECRETS,
+    AdmissionDenied,
     Conflict,
-    Denied,
     Exists,
     Expired,
     Forbidden,
@@ -118,14 +118,14 @@ POLICY = "catalogs \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with bindin
 @pytest.mark.parametrize(
     ("status", "message", "error"),
     [
-        (403, QUOTA, Denied),
-        (403, 'pods "a" is forbidden: failed quota: team: must specify memory', Denied),
-        (422, POLICY, Denied),
-        (403, 'admission webhook "w.example" denied the request: no', Denied),
-        (400, 'admission webhook "w.example" denied the request without explanation', Denied),
+        (403, QUOTA, AdmissionDenied),
+        (403, 'pods "a" is forbidden: failed quota: team: must specify memory', AdmissionDenied),
+        (422, POLICY, AdmissionDenied),
+        (403, 'admission webhook "w.example" denied the request: no', AdmissionDenied),
+        (400, 'admission webhook "w.example" denied the request without explanation', AdmissionDenied),
         (403, 'catalogs "a" is forbidden: User "u" cannot patch resource "catalogs" in API group', Forbidden),
         (422, 'Catalog "a" is invalid: spec.x: Invalid value: "denied"', Invalid),
-        (500, DOWN, Denied),
+        (500, DOWN, AdmissionDenied),
         (500, "etcdserver: request timed out", KubeError),
     ],
 )
@@ -137,7 +137,7 @@ def test_what_admission_denies_differs_from_a_missing_right(
         api.run(lambda kube: kube.create(SECRETS, "ns", {}))
     assert type(caught.value) is error
     assert message in str(caught.value)
-    assert not isinstance(caught.value, Denied) or caught.value.for_now is (message in {QUOTA, DOWN})
+    assert not isinstance(caught.value, AdmissionDenied) or caught.value.for_now is (message in {QUOTA, DOWN})
 
 
 def test_a_server_that_is_not_there_is_an_answer_too(api: Api) -> None:

@@ -27,7 +27,7 @@ from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.events import EventSink
 from holdfast_operator.engine.handler import OperatorSettings, Services
 from holdfast_operator.engine.kube import (
-    Denied,
+    AdmissionDenied,
     Exists,
     Gone,
     Kube,
@@ -352,7 +352,7 @@ def test_an_api_server_that_is_away_costs_no_attempt(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "refusal", [Denied("403 webhook w denied the request"), NotServed("404 page not found")]
+    "refusal", [AdmissionDenied("403 webhook w denied the request"), NotServed("404 page not found")]
 )
 def test_an_application_that_the_cluster_refuses_is_a_failure_that_says_why(
     world: World, refusal: KubeError
@@ -371,7 +371,9 @@ def test_an_application_that_the_cluster_refuses_is_a_failure_that_says_why(
 
 
 def test_a_quota_without_room_costs_no_attempt_and_is_asked_again_after_a_pause(world: World) -> None:
-    full = Denied("POST: 403 exceeded quota: team, requested: count/x=1, used: count/x=2, limited: count/x=2")
+    full = AdmissionDenied(
+        "POST: 403 exceeded quota: team, requested: count/x=1, used: count/x=2, limited: count/x=2"
+    )
 
     async def story(operator: Operator) -> None:
         world.cluster.refuse = full
@@ -698,7 +700,7 @@ def test_what_a_source_keeps_is_named_if_no_job_could_delete_it(tmp_path: Path) 
 
     async def story(operator: Operator) -> None:
         await operator.until(lambda: world.said.startswith("Available"))
-        world.cluster.refuse = Denied("403 exceeded quota: spark")
+        world.cluster.refuse = AdmissionDenied("403 exceeded quota: spark")
         world.delete()
         await operator.until(lambda: world.gone)
 
