@@ -726,6 +726,9 @@ class Ingestion:
         if self.rendition.state is RenditionState.HYDRATING:
             # A rendition that lags can't take over.
             return at - self._upper > _LOOK_S * 1000
+        if 0 < self.rendition.held_from <= at and self._upper <= self.rendition.held_from:
+            # Until it is written past its first time, readers read the rendition before it.
+            return True
         every = self._spec.progress_interval_s
         return bool(every) and (not self._upper or time.monotonic() - self._moved_s >= every)
 

@@ -177,6 +177,29 @@ def test_a_handover_between_pipelines_while_readers_read() -> None:
     assert now == at + Counter({(9, "new"): 1})
 
 
+def test_a_rendition_that_lags_takes_over_without_a_new_message() -> None:
+    world = World()
+    world.topic.send("0", row(1))
+    drained(world.pipeline())
+    world.create(envelope="Upsert")
+    drained(world.pipeline("r2", envelope="Upsert"))
+    world.topic.send("0", row(1, "again"))
+    drained(world.pipeline())
+    # It lacks the second message by now, and may take over.
+    t_h = world.hand_over().held_from
+    both = Counter({(1, "x"): 1, (1, "again"): 1})
+    assert rows(world.client) == both
+    world.pipeline("r2", envelope="Upsert").run(once=True)
+    assert (world.upper("r2") < t_h, rows(world.client)) == (True, both)
+    world.pass_to(t_h)
+    world.pipeline("r2", envelope="Upsert").run(once=True)
+    assert rows(world.client, t_h - 1) == both
+    assert rows(world.client) == rows(world.client, t_h) == Counter({(1, "again"): 1})
+    upper = world.upper("r2")
+    world.pipeline("r2", envelope="Upsert").run(once=True)
+    assert world.upper("r2") == upper
+
+
 def test_a_pipeline_whose_rendition_was_handed_over_never_writes_the_next_one() -> None:
     world = World()
     world.topic.send("0", row(1))

@@ -260,6 +260,20 @@ def test_a_snapshot_is_restored_and_fed_on_from_there(folder: Path) -> None:
     assert anew.stdout.startswith("fed orders with 0 messages"), anew.stderr
 
 
+def test_a_handover_says_from_when_and_what_readers_wait_for(folder: Path) -> None:
+    (folder / "in" / "a.jsonl").write_text('{"id": 1, "name": "a"}\n')
+    assert ingested(folder).exit_code == 0
+    filled = ingested(folder, "--rendition", "r2", "--json")
+    assert filled.exit_code == 0, filled.stderr
+    upper = json.loads(filled.stdout)["upper"]
+    told = holdfast_(folder, "collection", "handover", "orders", "--rendition", "r2")
+    current, waits = told.stdout.splitlines()
+    assert current.startswith("orders is r2 with 1 shard, from "), told.stderr
+    assert waits.startswith(
+        f"readers see r2 once its pipeline has written it past that time: it is complete up to {upper} ("
+    )
+
+
 def test_more_shards_are_fed_on(folder: Path) -> None:
     (folder / "in" / "a.jsonl").write_text('{"id": 1}\nbad\n')
     assert ingested(folder).exit_code == 0

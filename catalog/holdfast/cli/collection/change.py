@@ -93,7 +93,8 @@ def handover(
         return
     found = _meant(info, shards, hash_columns, rendition_id)
     if found is not None and found.id == info.holding.id:
-        _show_current(info, found, "already ", as_json=as_json)
+        with controller_of(location.open_to_look()) as controller:
+            _show_current(controller, info, found, "already ", as_json=as_json)
         return
     with controller_of(location.open_to_write(create=False)) as controller:
         if found is None:
@@ -107,13 +108,31 @@ def handover(
             progress.begin("finding differences")
             # A listener that follows the handover reads this difference instead of both renditions.
             controller.renditions.make_difference(id_)
-    _show_current(info, taken, as_json=as_json)
+        _show_current(controller, info, taken, as_json=as_json)
 
 
-def _show_current(info: "CollectionInfo", current: "RenditionInfo", when: str = "", *, as_json: bool) -> None:
+def _show_current(
+    controller: "StorageController",
+    info: "CollectionInfo",
+    current: "RenditionInfo",
+    when: str = "",
+    *,
+    as_json: bool,
+) -> None:
+    from holdfast.collections import Recipe
+
     shards, from_ = len(current.shards), current.held_from
-    line = f"{info.name} is {when}{current.id} with {count(shards, 'shard')}, from {shown_moment(from_)} on"
-    tell(named(info, **{"rendition": current.id, "shards": shards, "from": from_}), line, as_json=as_json)
+    lines = [
+        f"{info.name} is {when}{current.id} with {count(shards, 'shard')}, from {shown_moment(from_)} on"
+    ]
+    upper = controller.renditions.look(info.collection_id).uppers[current.id]
+    if current.recipe is Recipe.SOURCE and from_ > 0 and upper <= from_:
+        lines.append(
+            f"readers see {current.id} once its pipeline has written it past that time: it is complete up to"
+            f" {shown_moment(upper)}"
+        )
+    facts = {"rendition": current.id, "shards": shards, "from": from_, "upper": upper}
+    tell(named(info, **facts), *lines, as_json=as_json)
 
 
 @click.command(short_help="Restore a collection from a snapshot.")
