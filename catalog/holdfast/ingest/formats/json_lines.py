@@ -3,7 +3,8 @@
 Arrow reads the objects strictly: a field has the type of its column, a number fits it, and no field occurs
 twice. A float is the nearest one; one that is too great is refused. Dates are text such as "2026-01-31",
 timestamps are ISO 8601 text, binary values are base64. An object or an array goes as JSON text into a column
-of type string. A missing field is null. Fields without a column are ignored.
+of type string, nested at most `MOST_NESTED` levels deep. A missing field is null. Fields without a column are
+ignored.
 """
 
 import json
@@ -32,12 +33,21 @@ from holdfast.persist.rows.casts import WILD_EXPONENT
 
 _ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError)
 _NESTED: Final = re.compile(r"changed from \w+ to (object|array)")
+MOST_NESTED: Final = 256
+"""So many levels of objects and arrays, with itself, has an object at most that has JSON text in a column.
+
+Python's own limits are greater, and are different for each version and process.
+"""
 _EXPONENT: Final = r"[eE][+-]?[0-9]{2,}"
 _WILD: Final = re.compile(WILD_EXPONENT)
 _UNNAMED: Final = "Failed to convert JSON to "
 """How errors of Arrow begin that don't name the field."""
 _BEYOND_FLOAT32: Final = (2 - 2**-24) * 2.0**127
 """The least number whose nearest float32 is infinite."""
+
+
+class _TooDeep(Exception):
+    """An object is nested too deeply."""
 
 
 class _Number(str):
@@ -102,7 +112,13 @@ class Json:
                 if not self._texts or not _NESTED.search(str(error)):
                     raise
             self._is_nested = True
-        return self._table(_flat(part, self._texts), part)
+        try:
+            return self._table(_flat(part, self._texts), part)
+        except pa.ArrowInvalid as error:
+            # Arrow may have read an object that can't be flat. What it says is not what is wrong.
+            if len(part) == 1 and _NESTED.search(str(error)) and (why := _why(part[0].as_py(), self._texts)):
+                raise pa.ArrowInvalid(why) from None
+            raise
 
     def _table(self, values: pa.Array, record: pa.Array) -> pa.Table:
         """The rows of objects. `record` has their original text."""
@@ -230,14 +246,33 @@ def _flat(values: pa.Array, texts: AbstractSet[str]) -> pa.Array:
 
 def _flat_object(value: bytes, texts: AbstractSet[str]) -> bytes:
     try:
-        flat = [
-            (name, _text(each) if name in texts and isinstance(each, tuple | list) else each)
-            for name, each in _parsed(value)
-        ]
-        return _text(tuple(flat)).encode()
-    except (ValueError, RecursionError):
-        # Arrow says what is wrong with it.
+        return _flattened(value, texts)
+    except (ValueError, RecursionError, _TooDeep):
+        # If Arrow refuses it, `_why` says what is wrong.
         return value
+
+
+def _flattened(value: bytes, texts: AbstractSet[str]) -> bytes:
+    flat = [
+        (name, _text(each, 1) if name in texts and isinstance(each, tuple | list) else each)
+        for name, each in _parsed(value)
+    ]
+    return _text(tuple(flat)).encode()
+
+
+def _why(value: bytes, texts: AbstractSet[str]) -> str:
+    """Why an object can't be flat, as an error. Empty if it can."""
+    try:
+        _flattened(value, texts)
+    except json.JSONDecodeError as error:
+        return f"JSON parse error: {error.msg}"
+    except UnicodeEncodeError:
+        return "JSON parse error: the surrogate pair in string is invalid"
+    except ValueError:
+        return "JSON parse error: a number is NaN or Infinity"
+    except (RecursionError, _TooDeep):
+        return f"its objects and arrays are nested more than {MOST_NESTED} levels deep"
+    return ""
 
 
 def _parsed(value: bytes) -> Any:
@@ -245,16 +280,20 @@ def _parsed(value: bytes) -> Any:
     return json.loads(value, parse_int=_Number, parse_float=_Number, object_pairs_hook=tuple)
 
 
-def _text(value: Any) -> str:
-    """A parsed value as JSON text."""
+def _text(value: Any, level: int = 0) -> str:
+    """A parsed value as JSON text. `level` says within how many objects and arrays it is."""
+    if level >= MOST_NESTED and isinstance(value, tuple | list):
+        raise _TooDeep
     match value:
         case _Number():
             return value
         case tuple():
-            pairs = (f"{json.dumps(name, ensure_ascii=False)}:{_text(each)}" for name, each in value)
+            pairs = [
+                f"{json.dumps(name, ensure_ascii=False)}:{_text(each, level + 1)}" for name, each in value
+            ]
             return f"{{{','.join(pairs)}}}"
         case list():
-            return f"[{','.join(map(_text, value))}]"
+            return f"[{','.join([_text(each, level + 1) for each in value])}]"
         case _:
             return json.dumps(value, ensure_ascii=False, allow_nan=False)
 

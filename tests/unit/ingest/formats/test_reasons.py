@@ -51,6 +51,38 @@ def test_a_reason_of_json_is_plain(record: bytes, expected: str) -> None:
     assert reason(Json(COLUMNS), record) == expected
 
 
+def nested(levels: int, beside: str = "") -> bytes:
+    """An object that has, with itself, so many levels."""
+    within = "[" * (levels // 2) + '{"a":' * (levels - levels // 2 - 1) + "1"
+    ends = "}" * (levels - levels // 2 - 1) + "]" * (levels // 2)
+    return f'{{"text":{within}{ends}{beside}}}'.encode()
+
+
+@pytest.mark.parametrize("levels", [257, 258, 500, 5000, 100_000])
+def test_nested_json_has_a_greatest_depth(levels: int) -> None:
+    form = Json(COLUMNS)
+    too_deep = "its objects and arrays are nested more than 256 levels deep"
+    assert reason(form, nested(levels)) == too_deep
+    assert reason(form, f'{{"text":[1],"other":{nested(levels - 1).decode()}}}'.encode()) == too_deep
+    # What no column takes may have any depth.
+    deep = f'{{"text":"a","other":{nested(levels - 1).decode()}}}'.encode()
+    decoded = form.decode(messages(nested(256), deep, b'{"text":[1]}'))
+    assert (decoded.rows.num_rows, decoded.bad) == (3, [])
+    assert decoded.rows["text"].to_pylist() == [nested(256)[8:-1].decode(), "a", "[1]"]
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (b'{"text":[1,}', "expecting value"),
+        (b'{"text":[NaN]}', "a number is NaN or Infinity"),
+        (b'{"text":{"a":"\\ud800"}}', "the surrogate pair in string is invalid"),
+    ],
+)
+def test_a_reason_of_nested_json_is_what_is_wrong(record: bytes, expected: str) -> None:
+    assert reason(Json(COLUMNS), record) == f"it is not valid JSON: {expected}"
+
+
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
