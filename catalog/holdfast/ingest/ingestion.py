@@ -64,6 +64,7 @@ from holdfast.ingest.made_from import check_fed, may_follow
 from holdfast.ingest.output_rows import OutputRows
 from holdfast.ingest.plan import plan
 from holdfast.ingest.reading import (
+    FILE_CHANGED,
     LocalRunner,
     Order,
     RangeReader,
@@ -753,6 +754,7 @@ class Ingestion:
         change = change or FilesChange(forgotten=self._unlisted.forgotten)
         work.bound = self._summed(work.bound)
         work.forget_cleared()
+        work.bad = self._new(work)
         schemas = {each: text for each, text in work.schemas.items() if each not in self._texts.stored}
         texts = [self._remap_row(each, Binding(0, text), SCHEMAS) for each, text in schemas.items()]
         ended, bad = self._judged(work)
@@ -848,6 +850,13 @@ class Ingestion:
             self._is_open = self._known = False
             return False
         return True
+
+    def _new(self, work: _Work) -> list[dict[str, Any]]:
+        """The bad records, without files that changed again: one error says that such a file has changed."""
+        if work.clears or not any(each["kind"] == FILE_CHANGED for each in work.bad):
+            return work.bad
+        known = {each["partition"] for each in self._standing if each["kind"] == FILE_CHANGED}
+        return [each for each in work.bad if each["kind"] != FILE_CHANGED or each["partition"] not in known]
 
     def _judged(self, work: _Work) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The error rows that end, and those that begin.

@@ -28,6 +28,8 @@ from holdfast.text import one_line
 TIMESTAMP: Final = ORDER[0]
 CREATED: Final = "created"
 """The column with the timestamps of messages, where `timestamp` only orders them."""
+FILE_CHANGED: Final = "changed"
+"""The kind of error of a file that changed after it was read."""
 _OLDEST: Final = -(2**63)
 _MOST_MS: Final = (2**63 - 1) // 1000
 """The greatest time in milliseconds that a column with microseconds can have."""
@@ -145,7 +147,7 @@ class RangeReader:
         work = RangeWork(wanted.partition, Binding(reached, wanted.identity, begin=reached))
         if wanted.whole and wanted.begin == wanted.end and is_known:
             work.bad.append(
-                self._error(wanted, BadRecord(0, 0, "changed", "the file changed after it was read"))
+                self._error(wanted, BadRecord(0, 0, FILE_CHANGED, "the file changed after it was read"))
             )
         for piece in self._source.read(wanted):
             total.add(piece.messages if piece.counted is None else piece.counted)

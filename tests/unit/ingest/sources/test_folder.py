@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast.collections import StorageController
 from holdfast.errors import BadInput, SourceChanged, SourceStalled
-from holdfast.ingest import ingest_source, parse
+from holdfast.ingest import Ingestion, ingest_source, parse
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.source import Binding, Piece, Range
 from holdfast.ingest.sources import files
@@ -26,8 +26,9 @@ from holdfast.ingest.sources import folder as folders
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient, Schema
+from holdfast.persist.rows.schema import DIFF
 from unit.collections.stores import Stores
-from unit.ingest.pipelines import created, pipeline, rows
+from unit.ingest.pipelines import created, drained, pipeline, rows
 
 SCHEMA = Schema.of({"id": "int64"}, {"name": "string?"})
 
@@ -152,6 +153,28 @@ def test_a_changed_file_is_an_error_and_never_other_rows(tmp_path: Path) -> None
     with PersistClient.open(f"file://{tmp_path}/store") as client:
         found = errors(StorageController(client), "orders")[1].to_pylist()
     assert [(each["partition"], each["kind"]) for each in found] == [("a", "changed")]
+
+
+@pytest.mark.parametrize("envelope", ["None", "Upsert"])
+def test_a_file_that_changes_again_and_again_is_one_error(tmp_path: Path, envelope: str) -> None:
+    (tmp_path / "in").mkdir()
+    client = Stores().open()
+    created(client)
+
+    def feed() -> Ingestion:
+        return pipeline(client, folder(tmp_path / "in"), envelope=envelope, onError={"collect": {"limit": 2}})
+
+    one = feed()
+    for count in range(1, 4):
+        for name in ("a", "b"):
+            (tmp_path / "in" / name).write_text('{"id":1}\n' * count)
+        drained(one)
+    # Another process finds what the first one has stored.
+    (tmp_path / "in" / "a").write_text("{}")
+    drained(feed())
+    found = errors(StorageController(client), "orders")[1].to_pylist()
+    known = [(each["partition"], each["kind"], each[DIFF]) for each in found]
+    assert known == [("a", "changed", 1), ("b", "changed", 1)]
 
 
 def test_a_bad_record_of_a_file_has_no_key_and_stays_an_error(tmp_path: Path) -> None:
