@@ -163,4 +163,5 @@ def _unreadable(path: Path, error: OSError) -> SourceStalled:
 
 
 def _identity(status: os.stat_result) -> str:
+    # Without ctime: that also changes when a file is renamed or gets other rights.
     return f"{status.st_ino}/{status.st_size}/{status.st_mtime_ns}"
