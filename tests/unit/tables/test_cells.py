@@ -1,11 +1,13 @@
 """Moments as Python values, and as text where Python has none."""
 
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import holdfast
 from holdfast.tables.cells import cells_of
 
 LEAST, GREATEST = -(2**63) + 1, 2**63 - 1
@@ -31,3 +33,24 @@ def test_a_moment_that_python_has_not_is_text(type_: pa.DataType, value: int, ce
     array = pa.array([value, None], counts).cast(type_)
     assert cells_of(array) == [cell, None]
     assert cells_of(pa.array([list(array)], pa.list_(type_))) == [[cell, None]]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("timestamp_utc", 253402300800_000000),
+        ("timestamp", -62135596800_000001),
+        ("timestamp(ms,Europe/Paris)", 253402300800_000),
+        ("date32", 2932897),
+    ],
+)
+def test_a_table_keeps_moments_that_python_has_not(tmp_path: Path, type_: str, value: int) -> None:
+    counts = pa.int32() if type_ == "date32" else pa.int64()
+    with holdfast.table(f"file://{tmp_path}", "moments", columns={"at": type_}) as table:
+        at = pa.array([value], counts).cast(table.schema.field("at").type)
+        table.append(pa.table({"at": at}))
+        read = table.read()["at"]
+    assert read.cast(counts).to_pylist() == [value]
+    # docs/how-to/use-tables.md says so.
+    with pytest.raises(OverflowError):
+        read.to_pylist()
