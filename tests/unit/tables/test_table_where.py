@@ -8,6 +8,7 @@ from unittest import mock
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase, given, settings
@@ -20,7 +21,7 @@ from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.rows.canonical import prepare_updates, sort_updates
 from holdfast.persist.rows.part import encode_parquet
-from holdfast.persist.rows.row_filter import PartBounds
+from holdfast.persist.rows.row_filter import PartBounds, both
 from holdfast.tables.filters import filter_of
 
 COLUMNS = {"i": "int32?", "f": "float32?", "g": "float64?", "s": "string?", "d": "date32?"}
@@ -201,3 +202,17 @@ def test_a_wrong_list_is_refused(table: holdfast.Table, where: Any, message: str
 def test_a_wrong_text_is_refused(where: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         parse_where(where, SCHEMA)
+
+
+@pytest.mark.parametrize(("first", "given_rows"), [("id = 30", 1), ("id = -1", 0), ("id >= 30", 100)])
+def test_the_second_of_two_filters_gets_only_rows_that_the_first_one_chooses(
+    first: str, given_rows: int
+) -> None:
+    schema = Schema.of({"id": "int64"}, {"s": "string?"})
+    texts = [None if i % 3 else str(i) for i in range(100)]
+    rows = pa.record_batch({"id": range(100), "s": texts, "_diff": [1] * 100}, schema.arrow_diff)
+    one, two = (filter_of(parse_where(text, schema), schema) for text in (first, "s is not null"))
+    expected = pc.and_(one.mask(rows), two.mask(rows))
+    with mock.patch.object(two, "mask", wraps=two.mask) as mask:
+        assert both(one, two).mask(rows) == expected
+    assert sum(call.args[0].num_rows for call in mask.mock_calls) == given_rows

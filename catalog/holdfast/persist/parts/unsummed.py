@@ -78,7 +78,10 @@ def unsummed(
     others, view = row_filter, At(as_of)
     streams: list[Iterator[pa.RecordBatch]] = []
     if plan.removed is not None and plan.sums_apart:
-        others = _with(row_filter, KeyFilter(schema, plan.removed, others=True))
+        others = KeyFilter(schema, plan.removed, others=True)
+        if row_filter is not None:
+            # The filter that may choose few rows comes first.
+            others = both(row_filter, others)
         tables = merged(
             machine,
             schema,

@@ -36,6 +36,8 @@ class ColumnBounds:
 
 _UNKNOWN: Final = ColumnBounds()
 _NULLS: Final = ColumnBounds(has_values=False)
+_FEW: Final = 0.1
+"""To copy this share of the rows costs less than a second filter of all rows."""
 
 
 class PartBounds:
@@ -100,7 +102,10 @@ class RowFilter(Protocol):
 
 
 def both(first: RowFilter, second: RowFilter) -> RowFilter:
-    """The filter that chooses what two filters of one schema choose."""
+    """The filter that chooses what two filters of one schema choose.
+
+    If the first one chooses few rows, the second one gets only these.
+    """
     return _BothFilters(first, second)
 
 
@@ -115,8 +120,13 @@ class _BothFilters:
         return [name for name in self.schema.names if name in needed]
 
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
-        first, second = (each.mask(rows) for each in self._filters)
-        return pc.and_(first, second)
+        first, second = self._filters
+        mask = first.mask(rows)
+        if mask.true_count > rows.num_rows * _FEW:
+            return pc.and_(mask, second.mask(rows))
+        if not mask.true_count:
+            return mask
+        return pc.replace_with_mask(mask, mask, second.mask(rows.filter(mask)))
 
     def groups(self, bounds: PartBounds) -> Sequence[int]:
         first, second = (each.groups(bounds) for each in self._filters)
