@@ -18,6 +18,7 @@ from pyarrow import dataset
 
 from holdfast.persist.checks import check_columns
 from holdfast.persist.rows.row_filter import both
+from holdfast.tables.duckdb_extra import quoted
 from holdfast.tables.filters import Where, filter_of
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.scan import rows_of_contents, snapshot_of
@@ -83,13 +84,14 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
     ) -> Iterator[None]:
         """Let queries of a connection read the rows under a name while the block runs.
 
-        `served` are the files of the connection. If it is given, DuckDB decodes parts itself where it can.
+        The name is temporary. `served` are the files of the connection. If it is given, DuckDB decodes parts
+        itself where it can.
         """
         with self._relation(connection, served) as relation:
             if relation is None:
                 connection.register(name, self)
             else:
-                relation.create_view(name, replace=True)
+                connection.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {relation.sql_query()}")
             yield
 
     @contextmanager

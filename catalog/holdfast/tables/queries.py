@@ -9,18 +9,16 @@
   query reads a table at another time. It is a macro that reads what was registered for its two constants. An
   expression such as `now() - INTERVAL 1 HOUR` is evaluated once, and the query gets its value instead.
 - DuckDB passes only the text of an error of a scan. The data set keeps the error, which is raised instead.
-- Each run of a query has its own connection, because a connection has only one open result.
+- Each run of a query has its own connection, because a connection has only one open result. The database is
+  shared, so what a run makes is temporary.
 """
 
 import hashlib
 import json
 import os
 import re
-import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pyarrow as pa
@@ -34,6 +32,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.rows.canonical import to_polars
 from holdfast.persist.rows.casts import shown
+from holdfast.tables import duckdb_database
 from holdfast.tables.duckdb_extra import first_line, import_duckdb, quoted, telling
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import OpenTable
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from holdfast.tables.dataset import TableDataset
-    from holdfast.tables.duckdb_files import PartFiles
 
 _AS_OF: Final = "as_of"
 _FORM: Final = (
@@ -256,8 +254,13 @@ class SqlResult:
         self._owner.check("this result of a query")
         if self._closed:
             raise BadInput("the result of the query is closed", hint="call holdfast.sql again")
-        with closing(_connected()) as connection, self._telling(), ExitStack() as registered:
-            served = _served(connection) if files and self._rows else None
+        makes_tables = bool(self._declared.tables)
+        with (
+            closing(duckdb_database.connection(own_database=makes_tables)) as connection,
+            self._telling(),
+            ExitStack() as registered,
+        ):
+            served = duckdb_database.part_files() if files and self._rows else None
             for name, rows in self._rows.items():
                 registered.enter_context(rows.registered(connection, name.view, served))
             connection.execute(_MACRO)
@@ -420,29 +423,9 @@ def sql(
         raise
 
 
-def _connected() -> "duckdb.DuckDBPyConnection":
-    import duckdb
-
-    spill = Path(tempfile.gettempdir()) / f"holdfast-sql-{uuid.uuid4().hex}"
-    connection = duckdb.connect(config={"python_enable_replacements": False, "temp_directory": str(spill)})
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
-
-
-def _served(connection: "duckdb.DuckDBPyConnection") -> "PartFiles":
-    """Let queries of a connection read files of parts."""
-    with needs("sql", "holdfast.sql"):
-        from holdfast.tables.duckdb_files import PartFiles
-    served = PartFiles()
-    connection.register_filesystem(served)
-    # What is read again is in the page cache.
-    connection.execute("SET enable_external_file_cache = false")
-    return served
-
-
 def _parsed(query: str) -> _Parsed:
     """What a query is about. Raises `BadInput`."""
-    with closing(_connected()) as connection, telling():
+    with closing(duckdb_database.connection()) as connection, telling():
         # All expressions have one now().
         connection.begin()
         found, begun = _tree(connection, query)

@@ -2,13 +2,18 @@
 
 import datetime as dt
 import math
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import duckdb
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -63,7 +68,7 @@ def same(client: PersistClient, query: str, **options: Any) -> str:
     with holdfast.sql(client, query, **options) as result, pytest.MonkeyPatch.context() as patch:
         patch.setattr(dataset.TableDataset, "_relation", relation)
         found = result.read()
-        patch.setattr("holdfast.tables.queries._served", lambda _: None)
+        patch.setattr("holdfast.tables.duckdb_database.part_files", lambda: None)
         expected = result.read()
     assert found.schema == expected.schema
     assert counts(found) == counts(expected)
@@ -297,3 +302,43 @@ def test_threads_of_duckdb_read_where_they_seek() -> None:
     assert not wrong
     with pytest.raises(KeyError):
         file.read(1)
+
+
+def test_queries_share_a_database_and_see_only_their_own_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.tables.duckdb_database._shared", None)
+    with ExitStack() as stack:
+        connect = stack.enter_context(mock.patch("duckdb.connect", wraps=duckdb.connect))
+        found = []
+        for number, config in enumerate((_PARTS, _PARTS, PersistConfig(maintenance="off"))):
+            client = stack.enter_context(opened(config)[1])
+            table = stack.enter_context(holdfast.table(client, "t", columns={"n": "int64"}))
+            table.append({"n": [number] * 3})
+            found.append(stack.enter_context(holdfast.sql(client, "SELECT n FROM t")).scan())
+        assert [set(each.read_all()["n"].to_pylist()) for each in found] == [{0}, {1}, {2}]
+        other = stack.enter_context(opened()[1])
+        with pytest.raises(BadInput, match="Table with name t does not exist"):
+            holdfast.sql(other, "SELECT n FROM t")
+        assert connect.call_count == 1
+
+
+FORKS = """
+import os, sys, holdfast
+from pathlib import Path
+
+def query(name):
+    with holdfast.table(Path(sys.argv[1], name).as_uri(), "t", columns={"n": "int64"}) as table:
+        table.append({"n": [1, 2]})
+    with holdfast.sql(Path(sys.argv[1], name).as_uri(), "SELECT sum(n)::BIGINT AS n FROM t") as found:
+        assert found.read().to_pylist() == [{"n": 3}]
+
+query("parent")
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+query("parent again" if child else "child")
+"""
+
+
+def test_a_forked_child_has_its_own_database_and_ends(tmp_path: Path) -> None:
+    run = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path)]
+    subprocess.run(run, check=True, timeout=100)
