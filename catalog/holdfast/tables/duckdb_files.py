@@ -10,14 +10,15 @@
 
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fsspec import AbstractFileSystem
 
+from holdfast.errors import BadInput
 from holdfast.persist.parts.whole import VerifiedFile
 from holdfast.tables.duckdb_extra import quoted
 
@@ -37,13 +38,13 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
 
     def __init__(self) -> None:
         super().__init__()
-        self._numbers = count()
         self._files: dict[str, tuple[VerifiedFile, Reading]] = {}
 
     @contextmanager
     def serving(self, files: Sequence[VerifiedFile], reading: Reading) -> Iterator[list[str]]:
         """Yield names under which DuckDB can read the files while the block runs."""
-        paths = [f"{PROTOCOL}://{next(self._numbers)}" for _ in files]
+        # No other query can guess them.
+        paths = [f"{PROTOCOL}://{uuid.uuid4().hex}" for _ in files]
         names = [_name(path) for path in paths]
         self._files.update((name, (file, reading)) for name, file in zip(names, files, strict=True))
         try:
@@ -103,7 +104,9 @@ class _Input:
 
     def read(self, size: int = -1) -> bytes:
         with self._reading():
-            place = self._places.pop(threading.get_ident())
+            place = self._places.pop(threading.get_ident(), None)
+            if place is None:
+                raise BadInput("sql: a query can't read the files of a table by itself")
             return self._file.read_at(place, self._file.size - place if size < 0 else size)
 
     def close(self) -> None:

@@ -664,4 +664,17 @@ def _rows(table: OpenTable, time: int | None, upper: int, *, or_earlier: bool) -
     else:
         table.complete(time, "give or_earlier, to use the latest complete time before it")
     with dated(what):
-        return TableDataset(table, time)
+        rows = TableDataset(table, time)
+    _check_distinct(table.name, rows.schema.names)
+    return rows
+
+
+def _check_distinct(table: str, columns: Sequence[str]) -> None:
+    """Raise `BadInput` if columns differ only in case. DuckDB would take one for the other."""
+    known: dict[str, str] = {}
+    for name in columns:
+        if (other := known.setdefault(name.casefold(), name)) != name:
+            raise BadInput(
+                f"sql: table {table} has the columns {other!r} and {name!r}, which SQL can't tell apart",
+                hint="rename one of them, or use read instead of SQL",
+            )

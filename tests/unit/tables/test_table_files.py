@@ -216,6 +216,47 @@ def test_a_part_with_nan_is_not_read_by_its_statistics() -> None:
             assert math.isnan(result.read().column(0)[0].as_py())
 
 
+def test_names_that_differ_only_in_case_are_not_mixed_up() -> None:
+    _, client = opened()
+    columns = {"id": "int64", "note": "int64?"}
+    with client, holdfast.table(client, "t", columns=columns, key="id") as table:
+        table.rename_column("note", "old")
+        table.alter(add={"Note": "int64?"})
+        table.append({"id": [1, 2], "old": [3, 4], "Note": [5, None]})
+        assert same(client, "SELECT * FROM t") == _ARROW
+        table.drop_column("old")
+        assert same(client, "SELECT sum(Note) FROM t WHERE Note IS NOT NULL") == _ARROW
+        table.alter(add={"ID": "int64?"})
+        with pytest.raises(BadInput, match="the columns 'id' and 'ID', which SQL can't tell apart"):
+            holdfast.sql(client, 'SELECT "ID" FROM t')
+
+
+@pytest.mark.parametrize("type_", ["string", "binary", "decimal128(38,2)"])
+def test_a_null_beside_one_value_is_found(type_: str) -> None:
+    """DuckDB 2.0 finds others in such a row group, if it has no dictionary."""
+    value = {"string": "n/a", "binary": b"n/a"}.get(type_, Decimal(7))
+    own = {"string": "{}", "binary": "{}"}.get(type_)
+    many = 40_000
+    first = [Decimal(i) if own is None else own.format(i) for i in range(many)]
+    texts = [each.encode() if type_ == "binary" and isinstance(each, str) else each for each in first]
+    _, client = opened()
+    with client, holdfast.table(client, "t", columns={"id": "int64", "x": f"{type_}?"}, key="id") as table:
+        table.append({"id": range(10 * many), "x": [*texts, *([value, None] * (9 * many // 2))]})
+        for condition, found in (("x IS NULL", 9 * many // 2), ("x IS NOT NULL", many + 9 * many // 2)):
+            with holdfast.sql(client, f"SELECT count(*) AS n FROM t WHERE {condition}") as result:
+                assert result.read().to_pylist() == [{"n": found}]
+
+
+def test_a_query_reads_no_files_of_tables_by_itself(there: tuple[MemoryBlob, PersistClient, Table]) -> None:
+    _, client, table = there
+    with holdfast.sql(client, "SELECT file FROM glob('holdfast://*'), t") as result:
+        assert result.read().num_rows == 0
+    with table._opened.reading.run(lambda reader: reader.snapshot(table.latest_time())).files() as files:
+        assert files
+        with pytest.raises(BadInput, match="can't read the files of a table by itself"):
+            _Input(files[0], nullcontext).read(4)
+
+
 def test_damaged_bytes_are_an_error_that_names_the_part(
     there: tuple[MemoryBlob, PersistClient, Table],
 ) -> None:

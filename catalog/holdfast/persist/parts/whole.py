@@ -4,6 +4,9 @@
   contents. The footer says so, which was verified.
 - An engine may only trust the bounds of values in a footer if no value is NaN. Parquet's statistics skip NaN,
   and engines differ in what they conclude from that. So a part with NaN is not read in this way.
+- DuckDB 2.0 finds null in rows with a value if a column of bytes without a dictionary has nulls and one value
+  in a row group. A part with such a group is not read in this way.
+- Engines find columns by their names, and may ignore case. So no two stored names may differ only in case.
 - The engine reads through a `VerifiedFile`. It gets no byte that was not verified
   (`holdfast.persist.parts.verified`).
 """
@@ -12,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob
 from holdfast.persist.parts.row_groups import times_and_diff
@@ -28,7 +32,8 @@ from holdfast.persist.rows.part import UNREADABLE, read_error
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.machine import Machine, retry
 
-_NO_NAN: Final = "no value is NaN"
+_PLAIN: Final = "engines conclude the same from its statistics"
+_BYTES: Final = frozenset({"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"})
 
 
 class VerifiedFile:
@@ -98,6 +103,8 @@ def whole_parts(
     Also None if there are fewer than `least_rows` rows. Raises `PartGone` and `CorruptBlob`.
     """
     parts = [part for run in runs for part in run if part.lower <= as_of]
+    if len({column.name.casefold() for column in schema.columns}) < len(schema.columns):
+        return None
     if machine.config.audit_pushdown or sum(part.rows for part in parts) < least_rows:
         return None
     if any(part.inline is not None or machine.schema_of(part) != schema for part in parts):
@@ -114,7 +121,22 @@ def _is_whole(known: KnownPart, schema: Schema, as_of: int) -> bool:
     times, diff = times_and_diff(known, groups)
     if diff != 1 or times is None or times[0] < part.lower or times[1] > min(part.upper - 1, as_of):
         return False
-    if _NO_NAN not in known.bounds.derived:
+    if _PLAIN not in known.bounds.derived:
         nan = [groups_with_nan(column, known.metadata) for column in schema.columns]
-        known.bounds.derived[_NO_NAN] = all(each is not None and not each for each in nan)
-    return bool(known.bounds.derived[_NO_NAN])
+        has_no_nan = all(each is not None and not each for each in nan)
+        known.bounds.derived[_PLAIN] = has_no_nan and not _has_null_beside_one_value(known.metadata)
+    return bool(known.bounds.derived[_PLAIN])
+
+
+def _has_null_beside_one_value(metadata: pq.FileMetaData) -> bool:
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for chunk in map(group.column, range(group.num_columns)):
+            found = chunk.statistics
+            if chunk.physical_type not in _BYTES or chunk.has_dictionary_page:
+                continue
+            if found is None or not found.has_null_count:
+                return True
+            if found.null_count and (not found.has_min_max or found.min_raw == found.max_raw):
+                return True
+    return False
