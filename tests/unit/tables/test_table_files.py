@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import random
 import subprocess
 import sys
 import threading
@@ -24,10 +25,13 @@ from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.parts.whole import VerifiedFile
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.s3 import S3Blob
+from holdfast.persist.stores.s3_place import S3Place
 from holdfast.tables import SqlResult, Table, dataset
 from holdfast.tables.dataset import TableDataset
 from holdfast.tables.duckdb_files import _Input
-from unit.tables.test_table_scan import COLUMNS, ROW
+from testbed.minio import Minio
+from unit.tables.test_table_scan import COLUMNS, ROW, CountingBlob
 from unit.tables.test_table_sql import CONDITIONS, counts
 
 _PARTS = PersistConfig(maintenance="off", inline_max_bytes=0)
@@ -380,6 +384,36 @@ query("parent again" if child else "child")
 """
 
 
+@pytest.mark.long
 def test_a_forked_child_has_its_own_database_and_ends(tmp_path: Path) -> None:
     run = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path)]
     subprocess.run(run, check=True, timeout=100)
+
+
+@pytest.mark.long
+@pytest.mark.s3
+def test_a_query_of_parts_in_s3_reads_only_its_columns(minio: Minio, bucket: str) -> None:
+    blob = CountingBlob(S3Blob(S3Place(bucket=bucket, endpoint=minio.endpoint)))
+    columns = {"id": "int64", "s": "string", "n": "int32"}
+    with (
+        PersistClient(Location.of(blob, MemoryConsensus()), config=_PARTS) as client,
+        holdfast.table(client, "t", columns=columns, key="id") as table,
+    ):
+        many = 30 * MANY
+        table.append(
+            {"id": range(many), "s": [random.randbytes(16).hex() for _ in range(many)], "n": [7] * many}
+        )
+        whole = max(each.size for each in blob.list(""))
+        for query, most in (
+            ("SELECT max(s), sum(n) FROM t WHERE id % 2 = 0", 1.1),
+            ("SELECT sum(n), count(*) FROM t", 0.1),
+            ("SELECT sum(id) FROM t WHERE n = 7", 0.1),
+            ("SELECT s FROM t WHERE id BETWEEN 77 AND 99", 0.2),
+            ("SELECT s FROM t WHERE n = 8", 0.1),
+        ):
+            # The first read of a part reads all of it.
+            assert same(client, query) == _PARQUET
+            with holdfast.sql(client, query) as result:
+                blob.read_bytes = 0
+                result.read()
+            assert blob.read_bytes < most * whole, query

@@ -37,7 +37,7 @@ from holdfast.persist.rows.canonical import prepare_updates, sort_updates
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.part import KEYED_GROUP_ROWS, encode_parquet
 from holdfast.persist.rows.row_filter import PartBounds
-from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores import Blob, Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.layer import BlobLayer
 from holdfast.persist.stores.random_input import RandomInput
 from holdfast.tables import Table, filters
@@ -257,7 +257,7 @@ def test_a_scan_of_parts_with_many_row_groups_finds_what_a_filter_finds(
 class CountingBlob(BlobLayer):
     """Counts the bytes that are read."""
 
-    def __init__(self, inner: MemoryBlob) -> None:
+    def __init__(self, inner: Blob) -> None:
         super().__init__(inner)
         self.read_bytes = 0
 
