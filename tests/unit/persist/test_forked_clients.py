@@ -36,7 +36,7 @@ FREE = {
     WriteHandle: {"shard_id", "cached_upper", "close"},
     ReadHandle: {"shard_id", "schema", "lease_s", "pin", "too_early", "close"},
     Listen: {"begin_with", "begin_at_once"},
-    Snapshot: {"stored_bytes", "filtered", "narrowed", "files"},
+    Snapshot: {"stored_bytes", "filtered", "narrowed"},
     CriticalSince: {
         "since",
         "opaque",
@@ -204,6 +204,7 @@ class Opened:
                 self.snapshot,
                 {
                     "to_table": lambda s: s.to_table(),
+                    "files": lambda s: s.files().__enter__(),
                     "sources": lambda s: s.sources(),
                     "__iter__": lambda s: next(iter(s)),
                     "going on": lambda _: list(self.batches),
