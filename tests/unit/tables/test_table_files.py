@@ -144,7 +144,8 @@ def test_rows_of_any_history_are_the_same(
     _, client = opened()
     with client, holdfast.table(client, "t", columns=COLUMNS) as table:
         times = []
-        for number, step in enumerate([*rows[:4], *changes, *rows[4:]]):
+        steps: list[str | tuple[dict[str, Any], int]] = [*rows[:4], *changes, *rows[4:]]
+        for number, step in enumerate(steps):
             if isinstance(step, str):
                 # The same change twice is refused.
                 with suppress(BadInput):
