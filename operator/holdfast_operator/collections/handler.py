@@ -289,7 +289,7 @@ class CollectionHandler(Handler[CollectionView]):
             upper=facts.upper,
             now=seen.now,
             failed_for=self._attempts.failed_for(key, look.jobs),
-            ahead=seen.now - self.services.kube.server_time(self.services.clock.wall()),
+            ahead=seen.now - self.services.kube.server_time(),
         )
         here = self._long.filling(key, facts.collection_id)
         takes = self._spark.objection

@@ -12,7 +12,8 @@ Invariants
 - Objects that watches follow are read from memory (see `known` and `followed`). Others are requested.
 - If the server asks to wait (`Retry-After`), no request is sent before that time, of whatever kind.
 - The times in objects, such as `creationTimestamp`, are of the API server's clock. They are compared with
-  `server_time`, never with this host's clock.
+  `server_time`, never with this host's clock. That may be set at any moment, and a reconciliation from memory
+  has no response that would show it.
 """
 
 import asyncio
@@ -186,8 +187,9 @@ class Kube:
         self._patient = patient
         self._quiet_until = 0.0
         """Until when the server asked not to send requests, by the monotonic clock."""
-        self._ahead = timedelta()
-        """How far this host's clock is ahead of the server's, as far as the latest response proves it."""
+        self._origin = _host_time() - timedelta(seconds=time.monotonic())
+        """What the server's clock showed when the monotonic clock showed 0, as far as responses prove it.
+        Before the first one, this host's clock stands in."""
         self.known: KnownObjects[ObjectKey] = KnownObjects()
         """The Holdfast objects."""
         self.followed: dict[tuple[ResourceType, str | None], FollowedObjects] = {}
@@ -210,9 +212,9 @@ class Kube:
         found.retries = Retry(retries, respect_retry_after_header=False)
         return cls(ApiClient(found), seconds=seconds, may_write=may_write, patient=patient)
 
-    def server_time(self, now: datetime | None = None) -> datetime:
-        """Returns the time of the API server's clock when this host's clock shows `now`, or just now."""
-        return (now or _host_time()) - self._ahead
+    def server_time(self) -> datetime:
+        """Returns the time of the API server's clock: that of the latest response, plus the time since."""
+        return self._origin + timedelta(seconds=time.monotonic())
 
     async def get(self, key: ObjectKey, *, fresh: bool = False) -> Json:
         """Returns one Holdfast object as it is known, or else reads it. Raises like `read`.
@@ -453,10 +455,9 @@ class Kube:
                     f"{method} {path} was not sent: this operator is no longer the leader, and the new leader"
                     " decides again"
                 )
-            sent = _host_time()
+            sent = time.monotonic()
             answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=self._seconds)
-            if (ahead := clock_ahead(answer.headers.get("Date"), sent, _host_time())) is not None:
-                self._ahead = ahead
+            self._origin = clock_origin(answer.headers.get("Date"), sent, time.monotonic(), self._origin)
             content = answer.read()  # type: ignore[no-untyped-call]
         except (ApiException, HTTPError, OSError) as error:
             host = self._client.configuration.host
@@ -474,20 +475,21 @@ class Kube:
         self._client.close()  # type: ignore[no-untyped-call]
 
 
-def clock_ahead(date: str | None, sent: datetime, received: datetime) -> timedelta | None:
-    """Returns how far this host's clock is ahead of a server's whose response has this `Date`, or None.
+def clock_origin(date: str | None, sent: float, received: float, believed: datetime) -> datetime:
+    """Returns what a server's clock showed when the monotonic clock showed 0.
 
-    Negative if it is behind. It is the least that the response proves: the server wrote its time, in whole
-    seconds, between the request and the response. None if there is no time.
+    The server wrote `date`, its time in whole seconds, between `sent` and `received` of the monotonic clock.
+    Of all values that this allows, the one that is nearest to `believed` is returned. Without a date, it is
+    `believed`.
     """
     try:
         told = parsedate_to_datetime(date or "")
     except ValueError:
-        return None
+        return believed
     if told.tzinfo is None:
-        return None
-    least, most = sent - told - timedelta(seconds=1), received - told
-    return max(least, min(most, timedelta()))
+        return believed
+    least, most = told - timedelta(seconds=received), told + timedelta(seconds=1 - sent)
+    return max(least, min(believed, most))
 
 
 def retry_after(status: int, header: str | None) -> float | None:

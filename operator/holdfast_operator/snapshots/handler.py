@@ -263,9 +263,8 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         record = next((job for job in jobs if (job.kind, job.slot) == (SNAPSHOT, seen.slot)), None)
         running = record is not None and record.state is JobState.RUNNING
         template = _template(self._settings.spark_template, spec, source)
-        host_now = self.services.clock.wall()
         # If this host's clock is wrong, the store's clock decides how long an attempt has been over.
-        now = host_now - timedelta(milliseconds=source.look.ahead_ms)
+        now = self.services.clock.wall() - timedelta(milliseconds=source.look.ahead_ms)
         return SnapshotView(
             collection_id=facts.collection_id,
             reachable=not source.opening.storage.on_one_machine or self._settings.storage_shared,
@@ -279,7 +278,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             upper=facts.upper,
             now=now,
             failed_for=self._attempts.failed_for(key, () if record is None else (record,)),
-            ahead=now - self.services.kube.server_time(host_now),
+            ahead=now - self.services.kube.server_time(),
             request=seen.task,
             object_name=key.name,
             template=template,

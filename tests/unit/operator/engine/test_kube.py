@@ -33,7 +33,7 @@ from holdfast_operator.engine.kube import (
     NotServed,
     ObjectKey,
     RetryLater,
-    clock_ahead,
+    clock_origin,
 )
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status_writer import StatusWriter
@@ -341,46 +341,42 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("sent", "received", "ahead"),
+    ("sent", "received", "off"),
     [
         (0.2, 0.3, 0),
         (-20, 19, 0),
         (0.9, 1.2, 0),
-        (600.5, 600.8, 599.5),
-        (600, 640, 599),
-        (-600.5, -600.2, -600.2),
+        (600.5, 600.8, -599.5),
+        (600, 640, -599),
+        (-600.5, -600.2, 600.2),
     ],
 )
-def test_a_response_proves_how_far_the_clock_of_this_host_is_off_at_least(
-    sent: float, received: float, ahead: float
+def test_a_response_proves_how_far_the_time_that_was_believed_is_off_at_least(
+    sent: float, received: float, off: float
 ) -> None:
-    """The server says that it is noon; these are the seconds after noon on this host."""
-    found = clock_ahead(
-        format_datetime(NOON, usegmt=True), NOON + timedelta(seconds=sent), NOON + timedelta(seconds=received)
-    )
-    assert found == timedelta(seconds=ahead)
+    """The server says that it is noon; these are the seconds after what was believed to be noon."""
+    date = format_datetime(NOON, usegmt=True)
+    assert clock_origin(date, sent, received, NOON) - NOON == timedelta(seconds=off)
 
 
 @pytest.mark.parametrize("date", [None, "", "noon", "Thu, 01 Jan 2026 12:00:00 -0000"])
 def test_a_response_without_a_time_proves_nothing(date: str | None) -> None:
-    assert clock_ahead(date, NOON, NOON) is None
+    assert clock_origin(date, 0.0, 0.0, NOON) == NOON
 
 
-@pytest.mark.parametrize("ahead", [600, -600])
-def test_the_time_of_the_server_is_known_from_its_latest_response(
-    api: Api, monkeypatch: pytest.MonkeyPatch, ahead: float
+@pytest.mark.parametrize("ahead", [3600, -3600])
+def test_a_clock_of_this_host_that_is_wrong_or_is_set_changes_no_time_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
-    api.answers = [(200, BODY), (404, {"message": "not there", "reason": "NotFound"})]
-    assert api.kube.server_time(NOON) == NOON
-    host = lambda: datetime.now(UTC) + timedelta(seconds=ahead)  # noqa: E731
-    monkeypatch.setattr("holdfast_operator.engine.kube._host_time", host)
+    off = timedelta(seconds=ahead)
+    monkeypatch.setattr("holdfast_operator.engine.kube._host_time", lambda: datetime.now(UTC) + off)
+    api = Api()
+    api.answers = [(200, BODY)]
     api.run(lambda kube: kube.get(KEY))
-    assert abs(host() - api.kube.server_time(host()) - timedelta(seconds=ahead)) < timedelta(seconds=5)
-    # The clock was set meanwhile.
-    monkeypatch.undo()
-    with pytest.raises(Gone):
-        api.run(lambda kube: kube.read(KEY))
-    assert api.kube.server_time(NOON) == NOON
+    assert abs(api.kube.server_time() - datetime.now(UTC)) < timedelta(seconds=5)
+    off = timedelta()  # and no response follows
+    assert abs(api.kube.server_time() - datetime.now(UTC)) < timedelta(seconds=5)
+    api.close()
 
 
 class Standing(SystemClock):

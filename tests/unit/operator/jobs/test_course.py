@@ -92,8 +92,8 @@ class Cluster(Kube):
         self._clock = clock
         self.version = 0
 
-    def server_time(self, now: datetime | None = None) -> datetime:
-        return (now or self._clock.wall()) - self.behind
+    def server_time(self) -> datetime:
+        return self._clock.wall() - self.behind
 
     async def request(self, method: str, path: str, *, query: Any = None, body: Json | None = None) -> Json:
         match method:
@@ -118,14 +118,11 @@ class Cluster(Kube):
                 return {}
         raise Gone(path)
 
-    def _now(self) -> datetime:
-        return self.server_time(self._clock.wall())
-
     def put(self, path: str, body: Json) -> Json:
         if path.startswith(APPS) and path in self.objects and "uid" not in body["metadata"]:
             raise Exists(path)
         self.version += 1
-        given = {"uid": f"uid-{self.version}", "creationTimestamp": self._now().isoformat()}
+        given = {"uid": f"uid-{self.version}", "creationTimestamp": self.server_time().isoformat()}
         kept = {**given, **body["metadata"], "generation": 1, "resourceVersion": str(self.version)}
         self.objects[path] = {**body, "metadata": kept}
         return self.objects[path]
