@@ -13,7 +13,7 @@ Invariants
 - If the server asks to wait (`Retry-After`), no request is sent before that time, of whatever kind.
 - The times in objects, such as `creationTimestamp`, are of the API server's clock. They are compared with
   `server_time`, never with this host's clock. That may be set at any moment, and a reconciliation from memory
-  has no response that would show it.
+  has no response that would show it. Before an irreversible step, another response confirms the time.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,8 @@ _LONGEST_WAIT: Final = 60.0
 _TRIES: Final = 3
 """How often a request is sent that the server asks to send later."""
 _WAIT_JITTER: Final = 0.1
+_SAME_TIME: Final = timedelta(seconds=5)
+"""By how much two responses may differ in what they show of the server's clock."""
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _THREADS: Final = 8
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -190,6 +192,8 @@ class Kube:
         self._origin = _host_time() - timedelta(seconds=time.monotonic())
         """What the server's clock showed when the monotonic clock showed 0, as far as responses prove it.
         Before the first one, this host's clock stands in."""
+        self._shown = 0.0
+        """When the latest request was sent whose response showed that."""
         self.known: KnownObjects[ObjectKey] = KnownObjects()
         """The Holdfast objects."""
         self.followed: dict[tuple[ResourceType, str | None], FollowedObjects] = {}
@@ -213,8 +217,21 @@ class Kube:
         return cls(ApiClient(found), seconds=seconds, may_write=may_write, patient=patient)
 
     def server_time(self) -> datetime:
-        """Returns the time of the API server's clock: that of the latest response, plus the time since."""
-        return self._origin + timedelta(seconds=time.monotonic())
+        """Returns the time of the API server's clock: that of the latest response, plus the time since.
+
+        An irreversible step must not depend on it before `known.are_current` has confirmed it.
+        """
+        origin, now = self._origin, time.monotonic()
+        record(("server time", origin), partial(self._confirms, origin, now))
+        return origin + timedelta(seconds=now)
+
+    async def _confirms(self, origin: datetime, read: float) -> bool:
+        """Returns whether a response to a request after `read` shows the same time. Sends one if needed."""
+        if self._shown <= read:
+            # A refusal shows the time too.
+            with contextlib.suppress(Forbidden, Gone, NotServed):
+                await self.request("GET", "/version")
+        return abs(self._origin - origin) <= _SAME_TIME
 
     async def get(self, key: ObjectKey, *, fresh: bool = False) -> Json:
         """Returns one Holdfast object as it is known, or else reads it. Raises like `read`.
@@ -457,13 +474,22 @@ class Kube:
                 )
             sent = time.monotonic()
             answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=self._seconds)
-            self._origin = clock_origin(answer.headers.get("Date"), sent, time.monotonic(), self._origin)
+            received = time.monotonic()
             content = answer.read()  # type: ignore[no-untyped-call]
         except (ApiException, HTTPError, OSError) as error:
             host = self._client.configuration.host
             raise KubeError(f"{method} {path}: no response from {host}{_why(error)}") from error
-        if 200 <= answer.status < 300:
-            return dict(json.loads(content)) if content else {}
+        found, succeeded = _parsed(content), 200 <= answer.status < 300
+        if found is not None and (succeeded or found.get("kind") == "Status"):
+            # It is the API server's, and not that of a proxy whose clock may be wrong.
+            self._origin = clock_origin(answer.headers.get("Date"), sent, received, self._origin)
+            self._shown = sent
+        if succeeded and content and found is None:
+            raise KubeError(
+                f"{method} {path}: {answer.status} with a response that is no object of Kubernetes"
+            )
+        if succeeded:
+            return found or {}
         message = f"{method} {path}: {answer.status} {_message(content)}"
         if (seconds := retry_after(answer.status, answer.headers.get("Retry-After"))) is not None:
             raise RetryLater(message, seconds)
@@ -479,16 +505,16 @@ def clock_origin(date: str | None, sent: float, received: float, believed: datet
     """Returns what a server's clock showed when the monotonic clock showed 0.
 
     The server wrote `date`, its time in whole seconds, between `sent` and `received` of the monotonic clock.
-    Of all values that this allows, the one that is nearest to `believed` is returned. Without a date, it is
-    `believed`.
+    Of all values that this allows, the one that is nearest to `believed` is returned. Without a date that a
+    clock may show, it is `believed`.
     """
     try:
         told = parsedate_to_datetime(date or "")
-    except ValueError:
+        least, most = told - timedelta(seconds=received), told + timedelta(seconds=1 - sent)
+    except (ValueError, OverflowError):
         return believed
-    if told.tzinfo is None:
+    if told.tzinfo is None or told.year == MAXYEAR:
         return believed
-    least, most = told - timedelta(seconds=received), told + timedelta(seconds=1 - sent)
     return max(least, min(believed, most))
 
 
@@ -517,19 +543,24 @@ def _why(error: Exception) -> str:
     return f": {getattr(cause, 'strerror', None) or getattr(cause, 'reason', None) or cause}"
 
 
-def _message(content: bytes) -> str:
+def _parsed(content: bytes) -> Json | None:
+    """Returns the JSON object of a response, or None if it is something else."""
     try:
-        return str(json.loads(content).get("message", ""))
-    except (ValueError, AttributeError):
-        return content[:200].decode(errors="replace").strip()
+        found = json.loads(content)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _message(content: bytes) -> str:
+    if (found := _parsed(content)) is not None:
+        return str(found.get("message", ""))
+    return content[:200].decode(errors="replace").strip()
 
 
 def _reason(content: bytes) -> str:
     """Returns the reason in a Status object, or empty if the response is something else."""
-    try:
-        return str(json.loads(content).get("reason", ""))
-    except (ValueError, AttributeError):
-        return ""
+    return str((_parsed(content) or {}).get("reason", ""))
 
 
 def refusal(status: int, message: str, content: bytes) -> KubeError:

@@ -18,6 +18,7 @@ from urllib3 import Retry
 from holdfast_operator.api.names import FIELD_MANAGER, Kind, Reason
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.events import EventSink, Note
+from holdfast_operator.engine.known import are_current, reading
 from holdfast_operator.engine.kube import (
     SECRETS,
     AdmissionDenied,
@@ -49,7 +50,7 @@ class Api:
 
     def __init__(self) -> None:
         self.headers: list[dict[str, str]] = []
-        self.answers: list[tuple[int, dict[str, Any]]] = []
+        self.answers: list[tuple[int, Any]] = []
         self.asked: list[tuple[str, str, str | None, Any]] = []
         api = self
 
@@ -60,9 +61,10 @@ class Api:
                 api.asked.append((self.command, self.path, self.headers.get("Content-Type"), body))
                 status, answer = api.answers.pop(0)
                 content = json.dumps(answer).encode()
-                self.send_response(status)
+                self.send_response_only(status)
                 self.send_header("Content-Length", str(len(content)))
-                for header in (api.headers.pop(0) if api.headers else {}).items():
+                headers = {"Date": self.date_time_string(), **(api.headers.pop(0) if api.headers else {})}
+                for header in headers.items():
                     self.send_header(*header)
                 self.end_headers()
                 self.wfile.write(content)
@@ -359,9 +361,21 @@ def test_a_response_proves_how_far_the_time_that_was_believed_is_off_at_least(
     assert clock_origin(date, sent, received, NOON) - NOON == timedelta(seconds=off)
 
 
-@pytest.mark.parametrize("date", [None, "", "noon", "Thu, 01 Jan 2026 12:00:00 -0000"])
+@pytest.mark.parametrize(
+    "date",
+    [
+        None,
+        "",
+        "noon",
+        "Thu, 01 Jan 2026 12:00:00 -0000",
+        "Thu, 01 Jan 2026 12:00:00 +99999999999999999999",
+        "Thu, 01 Jan 99999999999999999999 12:00:00 GMT",
+        "Fri, 31 Dec 9999 23:59:59 GMT",
+        "Fri, 31 Dec 9999 23:59:59 -0500",
+    ],
+)
 def test_a_response_without_a_time_proves_nothing(date: str | None) -> None:
-    assert clock_origin(date, 0.0, 0.0, NOON) == NOON
+    assert clock_origin(date, 0.0, 1.0, NOON) == NOON
 
 
 @pytest.mark.parametrize("ahead", [3600, -3600])
@@ -377,6 +391,47 @@ def test_a_clock_of_this_host_that_is_wrong_or_is_set_changes_no_time_of_the_ser
     off = timedelta()  # and no response follows
     assert abs(api.kube.server_time() - datetime.now(UTC)) < timedelta(seconds=5)
     api.close()
+
+
+LATE = {"Date": format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True)}
+
+
+def is_right(kube: Kube) -> bool:
+    return abs(kube.server_time() - datetime.now(UTC)) < timedelta(seconds=60)
+
+
+def test_the_clock_of_a_proxy_is_not_that_of_the_server(api: Api) -> None:
+    api.answers, api.headers = [(502, {"message": "bad gateway"})], [LATE]
+    with pytest.raises(KubeError):
+        api.run(lambda kube: kube.read(KEY))
+    assert is_right(api.kube)
+    api.answers, api.headers = [(404, {"kind": "Status", "reason": "NotFound"})], [LATE]
+    with pytest.raises(Gone):
+        api.run(lambda kube: kube.read(KEY))
+    assert not is_right(api.kube), "its clock was set"
+
+
+def test_a_page_instead_of_an_object_is_an_error_of_the_api_server(api: Api) -> None:
+    api.answers = [(200, [])]
+    with pytest.raises(KubeError, match="no object of Kubernetes"):
+        api.run(lambda kube: kube.read(KEY))
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_no_single_response_decides_what_time_it_is_on_the_server(api: Api, status: int) -> None:
+    confirming = (status, {"kind": "Status"})
+
+    async def decides(kube: Kube) -> bool:
+        await kube.read(KEY)
+        with reading() as reads:
+            kube.server_time()
+        return await are_current(reads)
+
+    api.answers, api.headers = [(200, BODY), confirming], [LATE]
+    assert not api.run(decides)
+    api.answers = [(200, BODY), confirming]
+    assert api.run(decides)
+    assert [path for _, path, _, _ in api.asked] == [PATH, "/version"] * 2
 
 
 class Standing(SystemClock):
