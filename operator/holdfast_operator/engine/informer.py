@@ -37,6 +37,9 @@ _CLEAR_SECONDS: Final = 5.0
 _REQUEST_SECONDS: Final = 60.0
 """The time limit of a request. It is long for lists of many objects. A watch has only a limit on silence."""
 _CONNECT_SECONDS: Final = 10.0
+_LISTEN_SECONDS: Final = 1.0
+_LEFT_SECONDS: Final = 10.0
+"""For how long a watch that is known to be dead stays open."""
 
 
 class Informer:
@@ -102,7 +105,7 @@ class Informer:
         kopf's own runner would then wait for the other tasks, and some of them wait for ever for a connection
         that the first one closed.
         """
-        tasks = await kopf.spawn_tasks(
+        spawned = await kopf.spawn_tasks(
             registry=self._registry,
             settings=_settings(scan=not self._namespaces),
             standalone=True,
@@ -111,8 +114,14 @@ class Informer:
             stop_flag=self._stopping,
             ready_flag=self._started,
         )
+        tasks = [*spawned, asyncio.create_task(self._listen())]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return next((error for each in done if not each.cancelled() and (error := each.exception())), None)
+
+    async def _listen(self) -> None:
+        while True:
+            self._watches.listen()
+            await asyncio.sleep(_LISTEN_SECONDS)
 
     def _register(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -164,13 +173,22 @@ class Informer:
 
         async def answer(_session: Any, _context: Any, sent: aiohttp.TraceRequestEndParams) -> None:
             path = sent.url.path.removeprefix(root)
-            watches.answer(path, sent.response.status, is_watch="watch" in sent.url.query)
+            content = sent.response.content
+            size = (lambda: content.total_bytes) if "watch" in sent.url.query else None
+            watches.answer(path, sent.response.status, size)
+
+        async def complete(
+            _session: Any, _context: Any, sent: aiohttp.TraceResponseChunkReceivedParams
+        ) -> None:
+            # aiohttp reports bodies that are read at once, as those of lists are, when they are complete.
+            watches.complete(sent.url.path.removeprefix(root))
 
         async def fail(_session: Any, _context: Any, sent: aiohttp.TraceRequestExceptionParams) -> None:
             watches.fail(sent.url.path.removeprefix(root))
 
         trace.on_request_start.append(ask)
         trace.on_request_end.append(answer)
+        trace.on_response_chunk_received.append(complete)
         trace.on_request_exception.append(fail)
         return trace
 
@@ -207,7 +225,7 @@ def _settings(*, scan: bool) -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.process.ultimate_exiting_timeout = None
     settings.watching.chunk_size = PAGE
-    settings.watching.inactivity_timeout = SILENCE_SECONDS
+    settings.watching.inactivity_timeout = SILENCE_SECONDS + _LEFT_SECONDS
     settings.networking.request_timeout = _REQUEST_SECONDS
     settings.networking.connect_timeout = _CONNECT_SECONDS
     return settings

@@ -1,11 +1,12 @@
 """Which watches work: seen from their requests, because kopf retries for ever and reports no failure.
 
 Invariants
-- A watch works while a response to it is open. Without one for `_RESPONSE_SECONDS`, it doesn't work.
-- The server sends a line each minute. kopf ends a response without any line for `SILENCE_SECONDS`, so a
-  connection that is stuck is found within that time.
-- A watch on probation doesn't work until a response has been open for some time. It is on probation after a
-  refusal, a failure, or a response that was cut at once, and for longer after one that delivered nothing.
+- A watch works while a response to it is open. It doesn't work if it, or the list before it, has had no
+  response for `_RESPONSE_SECONDS`. The response to a list counts when it is complete.
+- The server sends a line each minute. A watch without any line for `SILENCE_SECONDS` doesn't work until the
+  next line, even if a new response to it begins.
+- A watch on probation doesn't work until a response has been open for `_STEADY_SECONDS`. It is on probation
+  after a refusal, a failure, an incomplete list, or a response that was cut at once.
 - The informer's thread writes, and any thread reads. Each value is written by one assignment.
 """
 
@@ -19,6 +20,9 @@ SILENCE_SECONDS: Final = 90.0
 _RESPONSE_SECONDS: Final = 10.0
 _STEADY_SECONDS: Final = 5.0
 
+Size = Callable[[], int]
+"""Returns how many bytes of a response have arrived."""
+
 
 @dataclass(slots=True)
 class _Watch:
@@ -26,8 +30,16 @@ class _Watch:
     """When the request was sent that has no response yet."""
     opened: float | None = None
     """When the response to a watch began."""
-    probation: float = 0.0
-    """For how many seconds a response must be open before the watch works."""
+    size: Size = int
+    """Of that response."""
+    heard_size: int = 0
+    heard: float = 0.0
+    """When that response began, or grew last."""
+    is_silent: bool = False
+    """Whether no line has come since a response was silent for too long."""
+    is_listing: bool = False
+    """Whether the response to a list has begun."""
+    on_probation: bool = False
 
 
 class Watches:
@@ -44,33 +56,51 @@ class Watches:
             return
         now = self._now()
         if watch.opened is not None:
-            lasted = now - watch.opened
-            if lasted < _STEADY_SECONDS:
-                watch.probation = max(watch.probation, _STEADY_SECONDS)
-            elif SILENCE_SECONDS <= lasted < SILENCE_SECONDS + _STEADY_SECONDS:
-                # kopf ended it, because it delivered nothing.
-                watch.probation = SILENCE_SECONDS + _STEADY_SECONDS
-            elif lasted >= watch.probation:
-                watch.probation = 0.0
-        watch.opened, watch.asked = None, now
+            self._listen(watch)
+            watch.is_silent = watch.is_silent or now - watch.heard >= SILENCE_SECONDS
+            watch.on_probation = now - watch.opened < _STEADY_SECONDS
+        elif watch.is_listing:
+            watch.on_probation = True
+        watch.opened, watch.asked, watch.is_listing = None, now, False
 
-    def answer(self, path: str, status: int, *, is_watch: bool) -> None:
-        """Records that a response begins."""
+    def answer(self, path: str, status: int, size: Size | None = None) -> None:
+        """Records that a response begins. `size` is that of a watch, and None for a list."""
         if (watch := self._watches.get(path)) is None:
+            return
+        if status == 200 and size is None:
+            watch.is_listing = True
             return
         if status == 404:
             # The CRD was deleted, so there is nothing to watch. kopf ends if the path alone isn't served.
-            watch.probation = 0.0
+            watch.on_probation = watch.is_silent = False
         elif status != 200:
-            watch.probation = max(watch.probation, _STEADY_SECONDS)
-        elif is_watch:
-            watch.opened = self._now()
+            watch.on_probation = True
+        elif size is not None:
+            watch.size, watch.heard_size, watch.heard = size, 0, self._now()
+            watch.opened = watch.heard
         watch.asked = None
+
+    def complete(self, path: str) -> bool:
+        """Records that a response is complete. Returns whether it is a list of a path."""
+        watch = self._watches.get(path)
+        if watch is None or not watch.is_listing:
+            return False
+        watch.is_listing, watch.asked = False, None
+        return True
 
     def fail(self, path: str) -> None:
         """Records that a request has no response."""
         if (watch := self._watches.get(path)) is not None:
-            watch.probation = max(watch.probation, _STEADY_SECONDS)
+            watch.on_probation = True
+
+    def listen(self) -> None:
+        """Records which responses have grown. Call it each second or so."""
+        for watch in self._watches.values():
+            self._listen(watch)
+
+    def _listen(self, watch: _Watch) -> None:
+        if watch.opened is not None and (size := watch.size()) != watch.heard_size:
+            watch.heard_size, watch.heard, watch.is_silent = size, self._now(), False
 
     def down(self) -> list[str]:
         """Returns the paths of the watches that don't work."""
@@ -78,6 +108,8 @@ class Watches:
 
     def _is_down(self, watch: _Watch) -> bool:
         asked, opened, now = watch.asked, watch.opened, self._now()
-        if asked is not None and now - asked > _RESPONSE_SECONDS:
+        if watch.is_silent or (asked is not None and now - asked > _RESPONSE_SECONDS):
             return True
-        return watch.probation > 0 and (opened is None or now - opened < watch.probation)
+        if opened is not None and now - watch.heard >= SILENCE_SECONDS:
+            return True
+        return watch.on_probation and (opened is None or now - opened < _STEADY_SECONDS)
