@@ -396,7 +396,6 @@ class Operator:
                     self._troubles.over(what, f"the {kind.plural} are compared with the API server again")
 
     async def _wait_to_compare(self) -> None:
-        self._compare_soon.clear()
         since = self._clock.monotonic()
         while not self._compare_soon.is_set():
             resync = self._options.resync
@@ -412,8 +411,9 @@ class Operator:
             if left <= 0:
                 return
             await self._clock.wait(self._compare_soon, min(left, _CHECK_SECONDS))
-        # More objects of the same list follow.
+        # More pages of the same list follow.
         await self._clock.wait(self._stop, _LISTED_SECONDS)
+        self._compare_soon.clear()
 
     async def _compare(self, kind: Kind) -> None:
         """Finds objects of which no event has reported the last change, and reconciles them."""
@@ -510,8 +510,6 @@ class Operator:
                 self._telling.add(task)
                 task.add_done_callback(self._telling.discard)
             return
-        if type_ is None:
-            self._compare_soon.set()
         known.put(key, body)
         if self._cache.has(key, body) or version_of(body) < known.version(key):
             # It was written here, or the event is late.
@@ -557,6 +555,7 @@ class Operator:
         return Informer(
             namespaces=self._options.namespaces,
             on_event=self._on_event,
+            on_list=self._compare_soon.set,
             on_end=self._on_informer_end,
         )
 

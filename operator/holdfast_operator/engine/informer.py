@@ -6,7 +6,7 @@ Invariants
 - It writes nothing. kopf adds no annotation and no finalizer to objects that have only event handlers. It
   would even remove its own finalizer from them, so the operator's finalizer must have another name.
 - kopf lists again when it can't continue a watch. It passes the listed objects on, but doesn't report which
-  ones are gone.
+  ones are gone, and nothing at all of an empty list. So the informer reports each list (`on_list`).
 - It ends at the first response of the API server that kopf can't handle. The caller then starts a new one.
 - If a watch fails, kopf tries again for ever and reports nothing. So the informer follows kopf's requests
   itself, and says which watches are down (`down`).
@@ -50,11 +50,13 @@ class Informer:
         *,
         namespaces: Sequence[str],
         on_event: OnEvent,
+        on_list: Callable[[], None],
         on_end: Callable[[BaseException | None], None],
     ) -> None:
-        """Prepares the watches. `start`'s event loop calls `on_event` and `on_end`."""
+        """Prepares the watches. `start`'s event loop calls `on_event`, `on_list` and `on_end`."""
         self._namespaces = list(namespaces)
         self._on_event = on_event
+        self._on_list = on_list
         self._on_end = on_end
         self._stopping = threading.Event()
         self._started = threading.Event()
@@ -181,7 +183,8 @@ class Informer:
             _session: Any, _context: Any, sent: aiohttp.TraceResponseChunkReceivedParams
         ) -> None:
             # aiohttp reports bodies that are read at once, as those of lists are, when they are complete.
-            watches.complete(sent.url.path.removeprefix(root))
+            if watches.complete(sent.url.path.removeprefix(root)):
+                self._tell(self._on_list)
 
         async def fail(_session: Any, _context: Any, sent: aiohttp.TraceRequestExceptionParams) -> None:
             watches.fail(sent.url.path.removeprefix(root))
