@@ -142,9 +142,9 @@ class KnownObjects(Generic[K]):
 
     def learn(self, key: K, body: Json, asked: float) -> Json | None:
         """Records a response, and returns the newest known state, or None if the object was deleted since."""
+        self.put(key, body, asked=asked)
         if not self.follows or not version_of(body):
             return body
-        self.put(key, body, asked=asked)
         known = self._known.get(key)
         if known is None:
             return None if key in self._gone else body

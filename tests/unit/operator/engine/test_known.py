@@ -51,6 +51,16 @@ def test_an_object_never_goes_back() -> None:
     assert at(known) == 7
 
 
+def test_an_object_that_was_read_while_a_watch_was_down_does_not_go_back() -> None:
+    known = following()
+    known.put("it", body(5))
+    known.follow(lambda: False)
+    assert known.learn("it", body(10), 0.0) == body(10)
+    known.follow(lambda: True)
+    # The watch works again, and its events are late.
+    assert at(known) == 10
+
+
 def test_nothing_is_known_while_nothing_is_followed_or_in_doubt() -> None:
     known = following()
     known.put("it", body(3))
