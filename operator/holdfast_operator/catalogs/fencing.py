@@ -89,6 +89,17 @@ def health_of_move(fences: Sequence[CatalogFence]) -> Health:
     )
 
 
+def health_without_shadow(fences: Sequence[CatalogFence]) -> Health:
+    """Returns the health of a CatalogMigration whose Catalog may not be open in both stores."""
+    last = fences[-1]
+    return stalled(
+        Reason.FENCED_BY_OTHER,
+        f"its Catalog was fenced {MOST} times within {WINDOW.seconds // 60} minutes, last by {last.holder} "
+        f"(epoch {last.epoch}), so it can't be open in both stores; let only one process write to the "
+        f"catalog, then set the annotation {ANNOTATION_REOPEN} of the Catalog to a new value",
+    )
+
+
 def _asked(body: Json) -> tuple[int, str]:
     metadata = body["metadata"]
     annotations = metadata.get("annotations") or {}

@@ -179,6 +179,8 @@ class MigrationView:
     """Whether a database process writes the catalog."""
     known_epoch: int = 0
     """The epoch at which the operator last had the catalog open, from the Catalog's status."""
+    catalog_fences: tuple[CatalogFence, ...] = ()
+    """The other operators that took the catalog over, from the Catalog's status."""
     catalog_open: bool = False
     """Whether this process has the Catalog's own handle open, or is opening it."""
     move: RequestedMove | None = None

@@ -181,6 +181,7 @@ class MigrationHandler(Handler[MigrationView]):
             catalog_deleting=is_deleting(body),
             catalog_loose=is_loose(body),
             catalog_observed=asked is not None and asked.access == Access.OBSERVED,
+            catalog_fences=fencing.fences_of(body),
             known_epoch=body.get("status", {}).get("epoch") or 0,
         )
         if asked is None:

@@ -3,8 +3,8 @@
 The first of these cases that applies decides: the migration is being deleted; it has no finalizer yet; its
 Catalog has none (see `catalogs.keeping`); its spec can't be parsed; its id belongs to another migration; the
 catalog records that it has ended; there is no catalog to move; it is a dry run; it is suspended; another
-migration is in progress; the stores were restored from an older state; other operators fenced it too often;
-its timeout is over; the catalog is open; it has a next step.
+migration is in progress; the stores were restored from an older state; other operators fenced it, or the Catalog
+that it must open in both stores, too often; its timeout is over; the catalog is open; it has a next step.
 
 Invariants
 - The stores record whether a migration has ended. The status is used only for what it shows and for the
@@ -85,6 +85,9 @@ def plan(seen: MigrationView, rhythm: Rhythm) -> Decision:
         return _still(seen, conflict, requeue_after=rhythm.steady)
     if fencing.has_stopped(seen.fences):
         return _still(seen, fencing.health_of_move(seen.fences))
+    if fencing.has_stopped(seen.catalog_fences) and _needs_shadow(seen, seen.spec, seen.move):
+        # The Catalog would close it at once, and each new start copies all contents.
+        return _still(seen, fencing.health_without_shadow(seen.catalog_fences), requeue_after=rhythm.steady)
     if seen.shown.deadline is not None and not seen.changed and seen.now >= seen.shown.deadline:
         return _still(seen, _timed_out(seen, seen.spec))
     return _plan_steps(seen, seen.spec, seen.move, rhythm)
@@ -117,9 +120,15 @@ def _plan_steps(
     if seen.catalog_open:
         text = "waiting for the operator to close its own handle of the catalog"
         return resting(seen, reconciling(Reason.MIGRATION_PENDING, text), requeue_after=rhythm.unsteady)
-    if spec.verify == Verify.SHADOW and not move.rollback and not course.shadowed and _is_copied(course):
+    if _needs_shadow(seen, spec, move) and _is_copied(course):
         return OpenShadow(move, seen)
     return TakeStep(move, seen)
+
+
+def _needs_shadow(seen: MigrationView, spec: CatalogMigrationSpec, move: RequestedMove) -> bool:
+    """Returns whether the catalog must be open in both stores before the migration ends."""
+    shadowed = seen.course is not None and seen.course.shadowed
+    return spec.verify == Verify.SHADOW and not move.rollback and not shadowed
 
 
 def _is_copied(course: Course) -> bool:

@@ -257,6 +257,28 @@ def test_shadowing_is_before_the_last_step(strategy: Strategy) -> None:
     assert isinstance(decided(back), TakeStep)
 
 
+def test_no_shadow_begins_while_others_take_the_catalog_over() -> None:
+    fences = (CatalogFence(time=NOW, holder="app", epoch=4, generation=1),) * 3
+    shadow = replace(asked(FRESH, verify="Shadow"), catalog_fences=fences)
+    waiting = rest(shadow)
+    assert (waiting.health.phase, waiting.health.reason) == (Phase.STALLED, Reason.FENCED_BY_OTHER)
+    assert "annotation holdfast.dev/reopen of the Catalog" in waiting.health.message
+    # The Catalog closes an open one. The migration stops, and does not copy everything again and again.
+    copied = replace(after(4, verify="Shadow"), catalog_fences=fences)
+    assert copied.course is not None
+    both = replace(copied, course=replace(copied.course, shadow_until=NOW + timedelta(minutes=5)))
+    for seen in (copied, both, replace(both, catalog_open=True)):
+        assert decided(seen) == Stop()
+    # It needs no shadow, or no longer.
+    assert isinstance(decided(replace(shadow, catalog_fences=fences[:2])), BeginMove)
+    assert isinstance(decided(replace(FRESH, catalog_fences=fences)), BeginMove)
+    assert isinstance(
+        decided(replace(asked(shadow, verify="Shadow", rollback=True), state=RUNNING)), BeginMove
+    )
+    over = replace(both, course=replace(copied.course, shadowed=True))
+    assert isinstance(decided(over), TakeStep)
+
+
 def test_a_dry_run_takes_no_step() -> None:
     dry = asked(FRESH, dryRun=True)
     assert decided(dry) == DryRun(move(dryRun=True), dry)
