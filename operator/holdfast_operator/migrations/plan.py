@@ -3,8 +3,8 @@
 The first of these cases that applies decides: the migration is being deleted; it has no finalizer yet; its
 Catalog has none (see `catalogs.keeping`); its spec can't be parsed; its id belongs to another migration; the
 catalog records that it has ended; there is no catalog to move; it is a dry run; it is suspended; another
-migration is in progress; the stores were restored from an older state; other operators fenced it, or the Catalog
-that it must open in both stores, too often; its timeout is over; the catalog is open; it has a next step.
+migration is in progress; the stores were restored from an older state; other operators fenced it too often, or the
+Catalog that it must open in both stores; its timeout is over; the catalog is open; it has a next step.
 
 Invariants
 - The stores record whether a migration has ended. The status is used only for what it shows and for the
@@ -83,11 +83,8 @@ def plan(seen: MigrationView, rhythm: Rhythm) -> Decision:
         return _still(seen, pending, requeue_after=rhythm.unsteady)
     if (conflict := _conflict(seen, seen.spec, seen.move)) is not None:
         return _still(seen, conflict, requeue_after=rhythm.steady)
-    if fencing.has_stopped(seen.fences):
-        return _still(seen, fencing.health_of_move(seen.fences))
-    if fencing.has_stopped(seen.catalog_fences) and _needs_shadow(seen, seen.spec, seen.move):
-        # The Catalog would close it at once, and each new start copies all contents.
-        return _still(seen, fencing.health_without_shadow(seen.catalog_fences), requeue_after=rhythm.steady)
+    if (fenced := _fenced(seen, seen.spec, seen.move)) is not None:
+        return _still(seen, fenced, requeue_after=rhythm.steady)
     if seen.shown.deadline is not None and not seen.changed and seen.now >= seen.shown.deadline:
         return _still(seen, _timed_out(seen, seen.spec))
     return _plan_steps(seen, seen.spec, seen.move, rhythm)
@@ -217,6 +214,16 @@ def _conflict(seen: MigrationView, spec: CatalogMigrationSpec, move: RequestedMo
     if move.rollback and seen.state is not None and not begun:
         text = f"there is no migration {move.migration_id} of this catalog to roll back"
         return stalled(Reason.INVALID_SPEC, f"{text}: delete this resource")
+    return None
+
+
+def _fenced(seen: MigrationView, spec: CatalogMigrationSpec, move: RequestedMove) -> Health | None:
+    """Returns the health if others fenced the migration or its Catalog too often, or None."""
+    if fencing.has_stopped(seen.fences):
+        return fencing.health_of_move(seen.fences)
+    if fencing.has_stopped(seen.catalog_fences) and _needs_shadow(seen, spec, move):
+        # The Catalog would close it at once, and each new start copies all contents.
+        return fencing.health_without_shadow(seen.catalog_fences)
     return None
 
 
