@@ -3,8 +3,8 @@
 The first of these cases that applies decides: the migration is being deleted; it has no finalizer yet; its
 Catalog has none (see `catalogs.keeping`); its spec can't be parsed; its id belongs to another migration; the
 catalog records that it has ended; there is no catalog to move; it is a dry run; it is suspended; another
-migration is in progress; the stores were restored from an older state; other operators fenced it too often, or the
-Catalog that it must open in both stores; its timeout is over; the catalog is open; it has a next step.
+migration is in progress; the stores were restored from an older state; other operators fenced it too often,
+or the Catalog that it must open in both stores; its timeout is over; the catalog is open; it has a next step.
 
 Invariants
 - The stores record whether a migration has ended. The status is used only for what it shows and for the
