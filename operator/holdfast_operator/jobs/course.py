@@ -8,6 +8,8 @@ Invariants
 - If an application is gone, its driver may still be running. So its attempt has failed, and the next one
   follows. If it never existed, because the operator stopped first, the same attempt is launched.
 - The work of a job is fixed at its first attempt. The number of tasks is chosen at each attempt.
+- An attempt has one application. If two appear, of different kinds, the attempt is stopped and both are
+  deleted. This happens if a request of another process took effect late.
 - A driver that has recorded its failure gets some time to end by itself, because its log may explain the
   failure.
 - Only attempts that fail by themselves count, not attempts that were stopped on request.
@@ -154,8 +156,12 @@ def plan_job(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Decisi
 
 
 def application_of(seen: SparkView, job: JobRecord) -> AppState | None:
-    """Returns the application of a job's current attempt, or None."""
-    return next((app for app in seen.apps if (app.job_id, app.attempt) == (job.job_id, job.attempt)), None)
+    """Returns the application of a job's current attempt, or None. If there are two, one that isn't over."""
+    return min(_applications_of(seen, job), key=lambda app: app.phase.over, default=None)
+
+
+def _applications_of(seen: SparkView, job: JobRecord) -> list[AppState]:
+    return [app for app in seen.apps if (app.job_id, app.attempt) == (job.job_id, job.attempt)]
 
 
 def shown_launched(status: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
@@ -253,6 +259,9 @@ def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> D
     if seen.missing is not None:
         return _not_installed(seen.missing)
     app = application_of(seen, job)
+    if app is not None and len(adapters := {each.via for each in _applications_of(seen, job)}) > 1:
+        why = f"it has applications of several kinds ({', '.join(sorted(adapters))})"
+        return failed(job, why, app, stopped=True)
     if app is None and (job.job_id, job.attempt) in seen.launched:
         return failed(job, "its application is gone")
     if app is None and seen.objection is not None:

@@ -6,6 +6,11 @@ the applications of a namespace. That is no reason to cancel one, but the next a
 Invariants
 - The adapter that launched an attempt also watches it, even if another adapter is chosen now. This holds only
   for adapters that the setting allows, because the operator can't see the applications of others.
+- An attempt has one driver. If the outcome of its first request is unknown, because there was no response, it
+  is sent again with the same adapter, so that the name of the application prevents a second one. Another
+  process may not know of that request. If two applications of an attempt appear, the attempt ends, see
+  `jobs.course`. Until then two drivers do no harm: the commit of the first one ends the attempt, which
+  fences the other one.
 - If an adapter was served before and isn't now, nothing is decided, because its applications may still run.
 - An adapter whose applications nobody notices is passed over only if another one takes the template. It is
   tried again when somebody notices a later application, after an hour, and after a restart of the operator.
@@ -20,7 +25,13 @@ from typing import Final
 
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.kube import Kube, ObjectKey, ResourceType
-from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, SparkAdapter
+from holdfast_operator.sparkapps.adapter import (
+    AppState,
+    Launch,
+    LaunchRefused,
+    NotInstalled,
+    SparkAdapter,
+)
 from holdfast_operator.sparkapps.apache import ApacheAdapter
 from holdfast_operator.sparkapps.job import NOT_OF_SPARK, PODS, JobAdapter
 from holdfast_operator.sparkapps.kubeflow import KubeflowAdapter
@@ -49,6 +60,8 @@ _KINDS: Final[Mapping[AdapterName, tuple[type[ObjectAdapter], ...]]] = {
 _NOTICED_WITHIN: Final = timedelta(seconds=60)
 """More than a Spark operator takes to set the first status of an application."""
 _PASSED_OVER: Final = timedelta(hours=1)
+_ANSWERED_WITHIN: Final = timedelta(hours=1)
+"""Much more than the API server works on a request."""
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _UNNOTICED: Final = (
     "no Spark operator has noticed it; check that the Spark operator runs, and works in this namespace"
@@ -73,6 +86,8 @@ class AdapterChoice(SparkAdapter):
         self._unnoticed: dict[tuple[str, str], tuple[datetime, datetime]] = {}
         """The latest application that nobody noticed, by adapter and namespace: when it was created, and when
         that was seen last."""
+        self._unanswered: dict[tuple[str, int], tuple[str, datetime]] = {}
+        """The adapter of the last request of unknown outcome, and its time, by id and attempt of its job."""
         self._adapters = {each.name: each for each in adapters}
         self._served: set[str] = set()
 
@@ -95,9 +110,17 @@ class AdapterChoice(SparkAdapter):
                 if not self._adapters
                 else f"the cluster serves none of {', '.join(self._adapters)} yet; the operator retries"
             )
-        fits = [each for each in served if each.objection(launch.template) is None] or served
-        awake = (each for each in fits if not self._is_passed_over(each.name, launch.owner.namespace))
-        await next(awake, fits[0]).launch(launch)
+        now, attempt = self._now(), (launch.job_id, launch.attempt)
+        recent = {each: sent for each, sent in self._unanswered.items() if now - sent[1] < _ANSWERED_WITHIN}
+        self._unanswered = recent
+        name, _ = recent.get(attempt, (self._first_fit(served, launch), now))
+        self._unanswered[attempt] = name, now
+        try:
+            await self._adapters[name].launch(launch)
+        except (LaunchRefused, NotInstalled):
+            del self._unanswered[attempt]
+            raise
+        del self._unanswered[attempt]
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
         """Returns the applications of all adapters."""
@@ -130,6 +153,11 @@ class AdapterChoice(SparkAdapter):
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:
         """Cancels with the adapter that the application belongs to."""
         await self._adapters[app.via].cancel(owner, app)
+
+    def _first_fit(self, served: list[SparkAdapter], launch: Launch) -> str:
+        fits = [each for each in served if each.objection(launch.template) is None] or served
+        awake = (each for each in fits if not self._is_passed_over(each.name, launch.owner.namespace))
+        return next(awake, fits[0]).name
 
     def _served_adapters(self) -> list[SparkAdapter]:
         return [each for name, each in self._adapters.items() if name in self._served]

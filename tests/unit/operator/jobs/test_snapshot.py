@@ -168,6 +168,20 @@ def test_an_attempt_without_a_result_failed(apps: tuple[AppState, ...], error: s
     assert error in step.error
 
 
+def test_an_attempt_with_two_applications_is_stopped_and_both_are_deleted() -> None:
+    """The request for the first one had no response, and the operator was restarted."""
+    first = replace(app(AppPhase.PENDING), via="kubeflow")
+    second = replace(app(AppPhase.RUNNING), via="job")
+    for apps in ((first, second), (replace(first, phase=AppPhase.FAILED), second)):
+        step = plan(replace(RUNNING, apps=apps))
+        assert isinstance(step, FailAttempt)
+        assert (step.stopped, step.app) == (True, next(each for each in apps if not each.phase.over))
+        assert "(job, kubeflow)" in step.error
+    left = replace(ASKED, job=record(JobState.FAILED, 1, error="boom"))
+    ended = replace(first, phase=AppPhase.FAILED)
+    assert plan(replace(left, apps=(ended, second))) == FailAttempt("snapshot", JOB, 1, "boom", second)
+
+
 def test_an_attempt_that_does_not_start_is_cancelled() -> None:
     late = app(AppPhase.PENDING, age=61)
     step = plan(replace(RUNNING, apps=(late,)))

@@ -19,6 +19,7 @@ from holdfast_operator.sparkapps.adapter import (
     AppPhase,
     AppState,
     Launch,
+    LaunchRefused,
     NotInstalled,
     SecretFiles,
     SecretVariables,
@@ -731,6 +732,34 @@ def test_an_operator_of_other_namespaces_is_passed_over_for_an_hour(monkeypatch:
     now += timedelta(hours=1)
     asyncio.run(chosen.launch(replace(LAUNCH, attempt=4)))
     assert kube.number(SPARK_APPLICATIONS) == 2
+
+
+@pytest.mark.parametrize(("answer", "kind"), [(KubeError, SPARK_APPLICATIONS), (Forbidden, JOBS)])
+def test_an_attempt_whose_request_had_no_response_stays_with_its_adapter(
+    answer: Callable[[str], KubeError], kind: ResourceType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its object may be created late. With the same kind, its name then prevents a second one."""
+    kube = Serving(SPARK_APPLICATIONS, JOBS)
+    now = datetime.fromisoformat(MADE["creationTimestamp"])
+    monkeypatch.setattr(kube, "server_time", lambda: now)
+    chosen = adapter(kube, AdapterName.AUTO, TemplateLimits())
+    observe(chosen)
+    asyncio.run(chosen.launch(LAUNCH))
+    apps = kube.there.pop(SPARK_APPLICATIONS.path("ns"))
+    kube.refusal = answer
+    with pytest.raises((KubeError, LaunchRefused)):
+        asyncio.run(chosen.launch(replace(LAUNCH, attempt=3)))
+    kube.refusal = NotServed
+    kube.there[SPARK_APPLICATIONS.path("ns")] = apps
+    # Nobody notices the first one, so the adapter is passed over for others.
+    now += timedelta(minutes=2)
+    observe(chosen)
+    before = kube.number(kind)
+    asyncio.run(chosen.launch(replace(LAUNCH, attempt=3)))
+    assert kube.number(kind) == before + 1
+    jobs = kube.number(JOBS)
+    asyncio.run(chosen.launch(replace(LAUNCH, attempt=4)))
+    assert kube.number(JOBS) == jobs + 1
 
 
 def test_what_a_pod_says_explains_a_job_that_waits() -> None:
