@@ -48,8 +48,9 @@ class CollectionSnapshotSpec(SnapshotTask):
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
         description="Retain keeps the files when this resource is deleted. Delete deletes them for ever, "
-        "with the Catalog's credentials for S3, or the operator's own if it has none. Both end a running "
-        "Spark job.",
+        "with the Catalog's credentials for S3, or the operator's own if it has none, or if the Catalog or "
+        "the collection is gone. While the Secret of the Catalog can't be read, the deletion waits. Both "
+        "policies end a running Spark job.",
     )
 
 

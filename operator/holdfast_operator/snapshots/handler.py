@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.collections.snapshots.locate import folder_at
-from holdfast.errors import Fenced, HoldfastError, StorageError
+from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
 from holdfast.persist import StoredSize
-from holdfast_operator.api.catalog import Access, CatalogSpec
+from holdfast_operator.api.catalog import Access
+from holdfast_operator.api.catalog_source import CatalogStorage
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.api.snapshot import CollectionSnapshotSpec, CollectionSnapshotStatus
@@ -44,7 +45,7 @@ from holdfast_operator.jobs.course import (
 from holdfast_operator.jobs.snapshot import SnapshotView, slot_of, work_order
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.bounds import Bounds
-from holdfast_operator.places.credentials import credentials_of
+from holdfast_operator.places.credentials import SecretNotFound, credentials_of
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import named_by, of_s3
 from holdfast_operator.snapshots import plan as snapshot
@@ -328,24 +329,39 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         log.info("attempt %d of the snapshot is launched", job.attempt)
 
     async def _remove(self, key: ObjectKey, body: Json, folder: str) -> None:
-        """Deletes the files. Raises `StorageError` if some are left."""
-        credentials = await self._credentials(key)
+        """Deletes the files. Raises `StorageError` if some are left, and the errors of `_credentials`."""
+        credentials = await self._credentials(key, body)
         await self._pool.call("remove_snapshot", folder, lambda: _remove(folder, credentials))
         self._removed[key] = body["metadata"]["uid"]
         note = Note(Reason.DATA_DELETED, f"the files in {folder} are deleted")
         log.info(note.message)
         await self.services.events.post(key, body["metadata"]["uid"], note)
 
-    async def _credentials(self, key: ObjectKey) -> Mapping[str, str] | None:
-        """Returns the credentials of the Catalog for S3. None stands for the operator's own."""
-        source = self._sources.get(key)
-        if source is None or source.catalog_body is None:
+    async def _credentials(self, key: ObjectKey, body: Json) -> Mapping[str, str] | None:
+        """Returns the credentials of the Catalog for S3. None stands for the operator's own.
+
+        These are used if the Catalog has none for S3, or if nothing says which Catalog it was, because the
+        Catalog or the collection is gone. Raises `SecretNotFound` and `BadInput` if the credentials of a
+        Catalog can't be read.
+        """
+        try:
+            named = ObjectKey(Kind.STORAGE_COLLECTION, key.namespace, body["spec"]["collectionRef"]["name"])
+            collection = await self.services.kube.get(named, fresh=True)
+            owner = ObjectKey(Kind.CATALOG, key.namespace, collection["spec"]["catalogRef"]["name"])
+            catalog = await self.services.kube.get(owner, fresh=True)
+        except Gone:
             return None
-        spec, _ = parse_spec(CatalogSpec, source.catalog_body)
-        if spec is None:
-            return None
-        storage = named_by(spec.storage)
-        found = await credentials_of(self.services.kube, key, storage, None, deleting=True)
+        # Other fields may be newer than this operator.
+        asked, problem = parse_part(CatalogStorage, catalog, "storage")
+        if asked is None:
+            hint = "the operator deletes the files only with the credentials of this Catalog"
+            raise BadInput(f"Catalog '{owner.name}': {problem}", hint=hint)
+        storage = named_by(asked)
+        try:
+            found = await credentials_of(self.services.kube, key, storage, None)
+        except SecretNotFound:
+            where = f"spec.storage.credentialsSecretRef of Catalog '{owner.name}'"
+            raise SecretNotFound(storage.secret or "", where) from None
         return of_s3(found.storage)
 
 

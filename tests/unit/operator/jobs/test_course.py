@@ -27,6 +27,7 @@ from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.events import EventSink
 from holdfast_operator.engine.handler import OperatorSettings, Services
 from holdfast_operator.engine.kube import (
+    SECRETS,
     AdmissionDenied,
     Exists,
     Gone,
@@ -42,6 +43,7 @@ from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
+from holdfast_operator.snapshots import handler as snapshot_handler
 from holdfast_operator.snapshots.handler import SnapshotHandler
 from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
 from holdfast_operator.sparkapps.slots import Caps, Slots
@@ -688,6 +690,65 @@ def test_what_a_snapshot_reads_is_held_from_its_record_on_and_once_it_is_gone_th
     assert (job.state, job.attempt, since) == (JobState.FAILED, 1, 4998)
     assert told()["status"] == "False"
     assert "it can't be retried: time 9 is gone, the earliest readable time is 4998" in (told()["message"])
+
+
+def test_the_files_of_a_snapshot_are_deleted_only_with_the_credentials_of_its_catalog(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the operator may do more. It uses them only if nothing names others."""
+    catalog_path = resource_type(CATALOG.kind).path("ns", "demo")
+    catalog = world.cluster.objects[catalog_path]
+    storage = {"url": "s3://tenant/x", "credentialsSecretRef": {"name": "s3"}}
+    secret = {"AWS_ACCESS_KEY_ID": "VEVOQU5U", "AWS_SECRET_ACCESS_KEY": "c2VjcmV0LTEyMzQ1Njc4"}
+    used: list[Json | None] = []
+
+    class Folder:
+        def __init__(self, _: str, credentials: Json | None) -> None:
+            self.credentials = credentials
+
+        def remove(self) -> None:
+            used.append(self.credentials)
+
+    monkeypatch.setattr(snapshot_handler, "folder_at", Folder)
+
+    def delete(spec: Json, *, has_secret: bool = True) -> str:
+        """What the snapshot shows, or empty once it is gone."""
+        snapshot = {"name": "one", "namespace": "ns", "finalizers": [FINALIZER]}
+        world.cluster.put(catalog_path, {**catalog, "spec": {**catalog["spec"], "storage": storage, **spec}})
+        world.cluster.objects.pop(SECRETS.path("ns", "s3"), None)
+        if has_secret:
+            world.cluster.put(SECRETS.path("ns", "s3"), {"metadata": {"name": "s3"}, "data": secret})
+        world.cluster.put(
+            SNAPSHOT_PATH,
+            {
+                "metadata": {**snapshot, "deletionTimestamp": world.clock.wall().isoformat()},
+                "spec": {
+                    "collectionRef": {"name": "flights"},
+                    "destination": "s3://tenant/out",
+                    "deletionPolicy": "Delete",
+                },
+                "status": {
+                    "completionTime": "2026-01-01T00:00:00Z",
+                    "location": "s3://tenant/out/job/attempt-1",
+                },
+            },
+        )
+        world.run(lambda operator: operator.rest())
+        left = world.cluster.objects.get(SNAPSHOT_PATH, {"status": {"conditions": []}})
+        told = (each["message"] for each in left["status"]["conditions"] if each["type"] == "Stalled")
+        return next(told, "")
+
+    waits = delete({}, has_secret=False)
+    assert "'s3' is not in this namespace; create it" in waits
+    assert "kubectl holdfast abandon" in waits
+    assert "unknown to this operator" in delete({"storage": {**storage, "new": 1}})
+    assert not used
+    assert delete({"new": 1}) == ""
+    assert used
+    assert all(each is not None and each["AWS_ACCESS_KEY_ID"] == "TENANT" for each in used)
+    used.clear()
+    assert delete({"storage": {"url": "s3://tenant/x"}}) == ""
+    assert set(map(str, used)) == {"None"}
 
 
 def test_what_a_source_keeps_is_named_if_no_job_could_delete_it(tmp_path: Path) -> None:
