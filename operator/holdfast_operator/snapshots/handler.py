@@ -45,7 +45,7 @@ from holdfast_operator.jobs.course import (
 from holdfast_operator.jobs.snapshot import SnapshotView, slot_of, work_order
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.bounds import Bounds
-from holdfast_operator.places.credentials import SecretNotFound, credentials_of
+from holdfast_operator.places.credentials import SecretNotFound, credentials_of, forget_secrets
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import named_by, of_s3
 from holdfast_operator.snapshots import plan as snapshot
@@ -188,6 +188,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         self._sources.pop(key, None)
         self._removed.pop(key, None)
         self._attempts.forget(key)
+        forget_secrets(key)
 
     async def _source(self, key: ObjectKey, spec: CollectionSnapshotSpec, seen: SnapshotFacts) -> _Source:
         """Reads the collection, its Catalog and its store.
