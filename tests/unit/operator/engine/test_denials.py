@@ -27,3 +27,19 @@ def test_a_denied_request_waits_and_those_of_other_objects_do_not() -> None:
     denials.add(OTHER, "no")
     clock.now = PAUSE_SECONDS
     assert (denials.why(ONE), denials.why(OTHER)) == (None, "no")
+
+
+def test_numbers_that_change_do_not_change_what_is_shown_at_each_request() -> None:
+    clock = Set()
+    denials = Denials(clock)
+    shown = []
+    for number in range(30):
+        denials.add(ONE, f"exceeded quota: team, used: cpu={number}500m; dial tcp 10.0.0.1:{number}")
+        shown.append(denials.why(ONE))
+        clock.now += PAUSE_SECONDS + 5
+    # Within 17.5 minutes, they are shown anew once.
+    assert len(set(shown)) == 2
+    denials.add(ONE, "exceeded quota: other, used: cpu=1")
+    assert "other" in (denials.why(ONE) or "")
+    denials.add(OTHER, "no")
+    assert "other" in (denials.why(ONE) or "")
