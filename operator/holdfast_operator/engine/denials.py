@@ -2,8 +2,8 @@
 
 Invariants
 - A request that was denied is not sent again before a pause is over, however often its object is reconciled.
-- A denial in the words of the one before, except for numbers, has its text for a while. So the use of a quota,
-  or the port of a connection, does not change a status at each request.
+- A denial in the words of the one before, except for numbers, has its text for a while. So the use of a
+  quota, or the port of a connection, does not change a status at each request.
 - Nobody but this process needs to know. After a restart, the request is sent again at once.
 """
 
