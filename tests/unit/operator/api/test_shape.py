@@ -5,6 +5,7 @@ were frozen for it. A release renews them: run this file as a program. It refuse
 that exist. `tests/apiserver/test_operator_crd_versions.py` creates objects under both.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,20 +25,17 @@ LIMITS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     **dict.fromkeys(("maximum", "maxLength", "maxItems", "maxProperties"), int.__lt__),
 }
 """Each limit, and whether its first value allows less than the second."""
-SAME: Final = (
-    "type",
-    "default",
-    "x-kubernetes-int-or-string",
-    "x-kubernetes-preserve-unknown-fields",
-    "x-kubernetes-list-type",
-    "x-kubernetes-list-map-keys",
+COMPARED: Final = frozenset(
+    {"pattern", "format", "enum", "x-kubernetes-validations", "properties", "required"}
+    | {"items", "additionalProperties", *LIMITS}
 )
-"""What a field keeps."""
+"""What may change in some ways, which `breaks` knows. Everything else stays."""
+COLUMNS: Final = "additionalPrinterColumns"
 
 
 def breaks(was: Schema, now: Schema, path: str) -> Iterator[str]:
     """What a schema says of objects that the earlier schema accepts, and that would be refused or changed."""
-    for key in SAME:
+    for key in sorted((was.keys() | now.keys()) - COMPARED):
         if was.get(key) != now.get(key):
             yield f"{path}: {key} was {was.get(key)} and is {now.get(key)}"
     for key, allows_less in LIMITS.items():
@@ -52,16 +50,43 @@ def breaks(was: Schema, now: Schema, path: str) -> Iterator[str]:
     for each in now.get("x-kubernetes-validations", ()):
         if each["rule"] not in rules:
             yield f"{path}: the rule '{each['message']}' is new"
+    yield from _broken_fields(was, now, path)
+    for key, suffix in (("items", "[]"), ("additionalProperties", "{}")):
+        if (key in was) != (key in now):
+            yield f"{path}: {key} was {was.get(key)} and is {now.get(key)}"
+        elif key in was:
+            yield from breaks(was[key], now[key], f"{path}{suffix}")
+
+
+def _broken_fields(was: Schema, now: Schema, path: str) -> Iterator[str]:
     before, after = was.get("properties", {}), now.get("properties", {})
     for name in sorted(set(now.get("required", ())) - set(was.get("required", ()))):
         yield f"{path}.{name}: {'has become' if name in before else 'is new and'} required"
     for name in sorted(before.keys() - after.keys()):
         yield f"{path}.{name}: is gone"
+    for name in sorted(after.keys() - before.keys()):
+        if "default" in after[name]:
+            yield f"{path}.{name}: is new and has a default"
     for name in sorted(before.keys() & after.keys()):
         yield from breaks(before[name], after[name], f"{path}.{name}")
-    for key, suffix in (("items", "[]"), ("additionalProperties", "{}")):
-        if key in was:
-            yield from breaks(was[key], now.get(key, {}), f"{path}{suffix}")
+
+
+def outline(crd: Mapping[str, Any]) -> dict[str, Any]:
+    """What a CRD says around its schema. Its columns may change."""
+    (version,) = crd["spec"]["versions"]
+    around = {key: each for key, each in crd["spec"].items() if key != "versions"}
+    return {**around, "version": {key: version[key] for key in version.keys() - {"schema", COLUMNS}}}
+
+
+def missing(was: Any, now: Any, path: str) -> Iterator[str]:
+    """What an outline no longer has. It may have more."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key in sorted(was):
+            yield from missing(was[key], now.get(key), f"{path}.{key}")
+    elif isinstance(was, list) and isinstance(now, list):
+        yield from (f"{path}: {each} is gone" for each in was if each not in now)
+    elif was != now:
+        yield f"{path}: was {was} and is {now}"
 
 
 def undescribed(node: Any, *, named: bool = False) -> Any:
@@ -93,11 +118,11 @@ def problems() -> list[str]:
     for path in sorted(FROZEN.glob("*.yaml")):
         was = yaml.safe_load(path.read_text())
         kind = was["spec"]["names"]["kind"]
-        found += (
-            breaks(schema(was), schema(today[path.name]), kind)
-            if path.name in today
-            else [f"{kind}: is gone"]
-        )
+        if path.name not in today:
+            found.append(f"{kind}: is gone")
+            continue
+        found += missing(outline(was), outline(today[path.name]), kind)
+        found += breaks(schema(was), schema(today[path.name]), kind)
     return found
 
 
@@ -151,6 +176,22 @@ def node(**properties: Any) -> dict[str, Any]:
         (node(b=TEXT), node(b=TEXT | {"enum": ["x"]}), ["A.b: any value is no longer allowed"]),
         (node(b={"enum": ["x", "y"]}), node(b={"enum": ["y", "z"]}), ["A.b: x is no longer allowed"]),
         (node(b=TEXT | {"default": "x"}), node(b=TEXT), ["A.b: default was x and is None"]),
+        (node(), node(b=TEXT | {"default": "x"}), ["A.b: is new and has a default"]),
+        (node(b=TEXT | {"nullable": True}), node(b=TEXT), ["A.b: nullable was True and is None"]),
+        (
+            node(b={"minimum": 0}),
+            node(b={"minimum": 0, "exclusiveMinimum": True}),
+            ["A.b: exclusiveMinimum was None and is True"],
+        ),
+        (node(b={}), node(b={"multipleOf": 2}), ["A.b: multipleOf was None and is 2"]),
+        (node(b={}), node(b={"oneOf": []}), ["A.b: oneOf was None and is []"]),
+        (node(b={}), node(b={"uniqueItems": True}), ["A.b: uniqueItems was None and is True"]),
+        (
+            node(b={"x-kubernetes-map-type": "atomic"}),
+            node(b={}),
+            ["A.b: x-kubernetes-map-type was atomic and is None"],
+        ),
+        (node(b={}), node(b={"items": TEXT}), ["A.b: items was None and is {'type': 'string'}"]),
         (
             node(b={}),
             node(b={"x-kubernetes-validations": [{"rule": "r", "message": "m"}]}),
@@ -163,6 +204,31 @@ def node(**properties: Any) -> dict[str, Any]:
 )
 def test_what_breaks_objects_that_exist_is_found(was: Schema, now: Schema, broken: list[str]) -> None:
     assert list(breaks(was, now, "A")) == broken
+
+
+@pytest.mark.parametrize(
+    ("path", "now"),
+    [
+        ("group", "x.dev"),
+        ("scope", "Cluster"),
+        ("names.plural", "cats"),
+        ("names.shortNames", ["more"]),
+        ("version.name", "v1beta1"),
+        ("version.served", False),
+        ("version.subresources", {}),
+        ("version.selectableFields", None),
+    ],
+)
+def test_what_breaks_clients_around_the_schema_is_found(path: str, now: Any) -> None:
+    was = outline(yaml.safe_load((FROZEN / "holdfast.dev_collectionsnapshots.yaml").read_text()))
+    assert not list(missing(was, was | {"conversion": {"strategy": "None"}}, "A"))
+    changed = copy.deepcopy(was)
+    *above, name = path.split(".")
+    inner = changed[above[0]] if above else changed
+    assert inner[name] != now
+    inner[name] = now
+    (found,) = missing(was, changed, "A")
+    assert found.startswith(f"A.{path}")
 
 
 if __name__ == "__main__":
