@@ -365,6 +365,37 @@ def test_a_topic_is_read_by_executors(
     assert topic.committed() == {0: 100, 1: 101, 2: 100}
 
 
+@pytest.mark.kafka
+@pytest.mark.parametrize("start", ["Latest", pytest.param({"timestamp": 1500}, marks=pytest.mark.long)])
+def test_the_first_step_binds_more_partitions_than_it_has_tasks(
+    spark: SparkSession, controller: StorageController, url: str, kafka: Kafka, fed: Fed, start: Any
+) -> None:
+    topic = KafkaTopic(kafka, partitions=3)
+
+    def send(first: int, at: int) -> None:
+        for n in range(first, first + 6):
+            topic.send({"id": n, "name": str(n)}, partition=n % 3, at=at)
+
+    send(0, 1000)
+    send(6, 2000)
+    source = {"format": {"json": {}}, "run": {"progressInterval": "0s"}}
+    there = {**source, "kafka": topic.block(start=start)}
+    here = {**source, "kafka": topic.block(start=start, group="alone")}
+    spec, alone = fed(there, partitions=1), created(controller)
+    for run in range(2):
+        if run:
+            send(12, 3000)
+        ingest_source(url, alone, here, once=True)
+        ingest.run(spec, say=lambda _: None, spark=spark)
+        found = latest(controller, spec.collection)
+        assert all(
+            theirs.equals(ours) for ours, theirs in zip(latest(controller, alone), found, strict=True)
+        )
+        assert found[1]["begin"].to_pylist() == ([4, 4, 4] if start == "Latest" else [2, 2, 2])
+        spec = again_after(controller, spec)
+    assert sorted(found[0]["id"].to_pylist()) == list(range(12 if start == "Latest" else 6, 18))
+
+
 def test_the_driver_reads_a_collection(
     spark: SparkSession, controller: StorageController, url: str, folder: Path, fed: Fed
 ) -> None:

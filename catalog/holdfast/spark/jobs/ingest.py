@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -40,8 +40,9 @@ from holdfast.errors import CLOSED, HoldfastError, StorageError
 from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
 from holdfast.ingest.ingestion import IngestTotal
 from holdfast.ingest.opened import opened_source, reader_id
-from holdfast.ingest.reading import Order, RangeReader, RangeWork
+from holdfast.ingest.reading import LocalRunner, Order, RangeReader, RangeWork
 from holdfast.ingest.schema_texts import MissingTexts, SchemaTexts
+from holdfast.ingest.source import Range
 from holdfast.ingest.spec import CollectionSourceSpec, IngestSpec, PostgresSpec
 from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient
@@ -147,13 +148,20 @@ class SparkRunner:
         self._source = spec.parsed
 
     def read(self, order: Order, source: RangeReader, writer: RenditionWriter, /) -> list[RangeWork]:
-        """Read at most `partitions` ranges, each in a task. The tasks share `max_bytes` evenly.
+        """Read ranges, each in a task. Of those that are whole, such as files, it reads at most `partitions`.
 
-        Ranges that belong together are all read.
+        The driver reads the empty ones, which only bind where a partition begins. It reads all of them, in
+        the step that needs them: a partition that is left out would begin elsewhere later. Ranges that belong
+        together are all read. The tasks share `max_bytes` evenly.
 
         If tasks meet schemas that are not known, the step is read again with them. So only the driver asks
         the registry, and all tasks use the same texts.
         """
+        empty = [each for each in order.ranges if not each.whole and each.begin == each.end]
+        bound = LocalRunner().read(replace(order, ranges=empty), source, writer)
+        order = replace(order, ranges=self._tasks(order))
+        if not order.ranges:
+            return bound
         source.texts.begin()
         while True:
             done = self._run(order, source.texts.copy(), writer)
@@ -162,19 +170,26 @@ class SparkRunner:
             work = [each for each in done if isinstance(each, RangeWork)]
             if not failed and not missing:
                 if not order.in_sequence or None not in done:
-                    return work
+                    return bound + work
                 usable = done.index(None)
                 self._client.discard(upload for each in work[usable:] for upload in each.uploads)
-                return work[:usable]
+                return bound + work[:usable]
             self._client.discard(upload for each in work for upload in each.uploads)
             if failed:
                 raise failed[0]
             source.texts.require(missing)
 
+    def _tasks(self, order: Order) -> list[Range]:
+        """The ranges that executors read in this step."""
+        ranges = [each for each in order.ranges if each.whole or each.begin < each.end]
+        whole = [each for each in ranges if each.whole]
+        late = [] if order.together else whole[self._spec.partitions :]
+        return [each for each in ranges if each not in late] if late else ranges
+
     def _run(
         self, order: Order, texts: SchemaTexts, writer: RenditionWriter
     ) -> list[RangeWork | HoldfastError | MissingTexts | None]:
-        ranges = order.ranges if order.together else order.ranges[: self._spec.partitions]
+        ranges = order.ranges
         ingesting = Ingesting(
             self._spec.place,
             self._client.location_id,

@@ -188,7 +188,7 @@ class IngestJobSpec(JobSpec):
     With `once` the job ends at the present end of the source. Otherwise it follows the source until it is
     terminated or its attempt is replaced. With `forget` it reads nothing: it deletes what the source keeps
     for the collection. `rendition` and `anew` are as for `holdfast.ingest_source`. `partitions` is the
-    maximum number of ranges that a step reads.
+    maximum number of files that a step reads. It reads all partitions of a topic.
     """
 
     KIND: ClassVar[str] = "ingest"
