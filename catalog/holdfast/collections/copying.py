@@ -70,7 +70,8 @@ class CopiedTable:
     You can read it at times from `since` on and before `upper`, in milliseconds. `rows` are there at the last
     of them, and `changes` is the number of updates that the source had after `since`. `checksum` is that of
     the rows and changes. `was_there` says that an earlier run had finished it, and nothing was missing.
-    `brought_from` is the upper that an older copy had before this run brought it up to date.
+    `brought_from` is the upper that an older copy had before this run brought it up to date. `was_fed` says
+    that a source feeds what was copied. The copy is an ordinary table, without bindings, errors and state.
     """
 
     name: str
@@ -82,6 +83,7 @@ class CopiedTable:
     checksum: str
     was_there: bool = False
     brought_from: int | None = None
+    was_fed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,18 @@ def copy_collection(
         CorruptBlob: the copy differs from the source.
     """
     info = source.describe(collection_id)
+    copied = _copied(source, target, info, name, upper, on_rows)
+    return replace(copied, was_fed=info.holding.pipeline is not None)
+
+
+def _copied(
+    source: StorageController,
+    target: StorageController,
+    info: CollectionInfo,
+    name: str,
+    upper: int | None,
+    on_rows: OnRows,
+) -> CopiedTable:
     wanted = {"location": str(source.client.location_id), "collection": info.collection_id}
     if (done := _finished(target, name, wanted)) is not None:
         return _brought_up(source, target, done, wanted, upper, on_rows)

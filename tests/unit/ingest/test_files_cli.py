@@ -213,3 +213,17 @@ def test_a_file_is_not_copied_for_each_of_its_records(place: Place) -> None:
     done = place.fed("texts", {"id": "int64", "text": "string"}, format={"csv": {}})
     assert done.exit_code == 0, done.output
     assert place.out("count", "texts").strip() == "2200"
+
+
+def test_the_copy_of_a_collection_that_a_source_feeds_says_what_it_lacks(place: Place) -> None:
+    place.file("a.csv", "id,n\n1,5\n2,x\n")
+    assert place.fed("l", {"id": "int64", "n": "int64?"}, format={"csv": {}}).exit_code == 0
+    to = str(place.folder.parent / "copy")
+    # So does a run that finds the copy up to date.
+    for _ in range(2):
+        result = place.run("copy", "l", "--to", to)
+        assert result.exit_code == 0, result.stderr
+        assert "l is an ordinary table" in result.stderr
+        assert "its offsets, errors and state were not copied" in result.stderr
+    found = json.loads(place.out("copy", "l", "--to", to, "--json"))
+    assert [each["was_fed"] for each in found["copied"]] == [True]

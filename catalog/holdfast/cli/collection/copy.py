@@ -46,6 +46,10 @@ def copy(
     unless others have written to it. With --all, all copies have the uppers of one moment. Catalogs are not
     copied: see 'holdfast migrate'.
 
+    The copy of a collection that a source feeds is an ordinary table: its offsets, its errors and the state of
+    its pipeline stay behind. 'holdfast persist backup' copies a whole location with them. A snapshot of the
+    collection has them too: 'holdfast collection restore --create' makes a collection of it.
+
     Until it is complete and checked, a copy is called NAME.copying. If the command is interrupted, run it
     again: it continues.
     """  # noqa: D301 - the escape is for the formatter of the help
@@ -97,3 +101,9 @@ def _show(copied: "CopiedTable") -> None:
         f"{what}: {copied.name} ({copied.id}) with {count(copied.rows, 'row')} and"
         f" {count(copied.changes, 'change')}; {times}; checksum {copied.checksum}"
     )
+    if copied.was_fed:
+        note(
+            f"{copied.name} is an ordinary table: a source feeds what was copied, and its offsets, errors and"
+            " state were not copied. To keep them together, copy the location with 'holdfast persist backup',"
+            " or restore a snapshot of the collection with 'holdfast collection restore --create'"
+        )
