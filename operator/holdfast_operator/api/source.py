@@ -163,7 +163,8 @@ class PostgresSource(ApiModel):
     url: str = Field(
         min_length=1,
         max_length=2048,
-        description="postgresql://host:port/database. User and password come from secretRef.",
+        description="postgresql://host:port/database. User and password are the keys username and "
+        "password of the Secret in secretRef.",
         json_schema_extra=validations(*_NO_SECRETS),
     )
     table: str = Field(
