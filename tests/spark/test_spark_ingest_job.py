@@ -388,9 +388,7 @@ def test_the_first_step_binds_more_partitions_than_it_has_tasks(
         ingest_source(url, alone, here, once=True)
         ingest.run(spec, say=lambda _: None, spark=spark)
         found = latest(controller, spec.collection)
-        assert all(
-            theirs.equals(ours) for ours, theirs in zip(latest(controller, alone), found, strict=True)
-        )
+        assert all(theirs.equals(ours) for ours, theirs in zip(latest(controller, alone), found, strict=True))
         assert found[1]["begin"].to_pylist() == ([4, 4, 4] if start == "Latest" else [2, 2, 2])
         spec = again_after(controller, spec)
     assert sorted(found[0]["id"].to_pylist()) == list(range(12 if start == "Latest" else 6, 18))

@@ -46,9 +46,9 @@ def copy(
     unless others have written to it. With --all, all copies have the uppers of one moment. Catalogs are not
     copied: see 'holdfast migrate'.
 
-    The copy of a collection that a source feeds is an ordinary table: its offsets, its errors and the state of
-    its pipeline stay behind. 'holdfast persist backup' copies a whole location with them. A snapshot of the
-    collection has them too: 'holdfast collection restore --create' makes a collection of it.
+    The copy of a collection that a source feeds is an ordinary table: its offsets, its errors and the state
+    of its pipeline stay behind. 'holdfast persist backup' copies a whole location with them. A snapshot of
+    the collection has offsets and errors: 'holdfast collection restore --create' makes a collection of it.
 
     Until it is complete and checked, a copy is called NAME.copying. If the command is interrupted, run it
     again: it continues.
