@@ -16,7 +16,7 @@ from holdfast_operator.engine.denials import Denials
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.handler import Json, Services
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.jobs.course import arguments, failed
+from holdfast_operator.jobs.course import SPARK, arguments, failed
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.storage import keys_of
 from holdfast_operator.sparkapps.adapter import (
@@ -48,6 +48,8 @@ class Attempts:
         self._denials = Denials(services.clock)
         self._failed: dict[ObjectKey, dict[tuple[str, int], float]] = {}
         """When each failed attempt was first seen, by the monotonic clock."""
+        self._running: dict[ObjectKey, set[tuple[str, int]]] = {}
+        """The attempts of Spark jobs that were running when their records were last read."""
 
     async def applications(self, key: ObjectKey, uid: str) -> tuple[tuple[AppState, ...], str | None]:
         """Returns the applications of an object, or why there can't be any."""
@@ -67,15 +69,28 @@ class Attempts:
 
     def failed_for(self, key: ObjectKey, jobs: Iterable[JobRecord]) -> Mapping[tuple[str, int], float]:
         """Returns for how many seconds this process has known that attempts of an object's jobs failed."""
+        jobs = list(jobs)
         now, known = self._services.clock.monotonic(), self._failed.pop(key, {})
         failed = [(job.job_id, job.attempt) for job in jobs if job.state is JobState.FAILED]
+        self._count_own_failures(key, jobs)
         if failed:
             self._failed[key] = {each: known.get(each, now) for each in failed}
         return {each: now - known.get(each, now) for each in failed}
 
+    def _count_own_failures(self, key: ObjectKey, jobs: Iterable[JobRecord]) -> None:
+        """Counts the attempts whose drivers have recorded their failure since the last look."""
+        was, self._running[key] = self._running.get(key, set()), set()
+        for job in jobs:
+            each = (job.job_id, job.attempt)
+            if job.state is JobState.FAILED and each in was:
+                self._count(job.kind, "failed")
+            elif job.state is JobState.RUNNING and job.by == SPARK:
+                self._running[key].add(each)
+
     def forget(self, key: ObjectKey) -> None:
         """Forgets an object that no longer exists."""
         self._failed.pop(key, None)
+        self._running.pop(key, None)
 
     async def begun(self, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt) -> JobRecord | None:
         """Records the attempt of a step, and returns its job. None if its time is no longer readable."""
@@ -143,7 +158,11 @@ class Attempts:
         await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
         if step.app is not None:
             await self.cancel(key, step.kind, step.app)
-        self._count(step.kind, "stopped" if step.stopped else "failed")
+        each = (step.job_id, step.attempt)
+        self._running.get(key, set()).discard(each)
+        # One that its driver has recorded is counted already.
+        if step.stopped or each not in self._failed.get(key, {}):
+            self._count(step.kind, "stopped" if step.stopped else "failed")
 
     async def cancel(self, key: ObjectKey, kind: str, app: AppState) -> None:
         """Cancels an application of a job of a kind."""

@@ -304,7 +304,9 @@ def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> Wa
         case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN | JobPhase.NO_SECRET:
             return _condition("True", reason, f"no Spark job can read the source: {course.text}")
         case JobPhase.RUNNING if job is not None and _is_settled(seen, job):
-            return _condition("False", reason, "a Spark job reads the source")
+            if _has_read(seen, job):
+                return _condition("False", reason, "a Spark job reads the source")
+            return _condition("False", reason, "a Spark job runs, and has read nothing new since it began")
         case JobPhase.RUNNING if job is not None and job.failures > 0 and seen.shown is not None:
             return seen.shown
         case JobPhase.RETRYING if job is not None and job.failures > 0:
@@ -319,7 +321,13 @@ def _is_settled(seen: SourceView, job: JobRecord) -> bool:
     app = application_of(seen, job)
     if app is None or app.phase is not AppPhase.RUNNING:
         return False
-    return job.failures == 0 or seen.age_of(app) >= _SETTLED_S
+    return job.failures == 0 or seen.age_of(app) >= _SETTLED_S or _has_read(seen, job)
+
+
+def _has_read(seen: SourceView, job: JobRecord) -> bool:
+    """Returns whether the collection has moved since the application of an attempt was created."""
+    app = application_of(seen, job)
+    return app is not None and seen.upper / 1000 > (app.created + seen.ahead).timestamp()
 
 
 def _started(seen: SourceView, slot: str, *, once: bool, rendition: str = "") -> StartJob:

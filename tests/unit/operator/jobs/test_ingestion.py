@@ -1,8 +1,10 @@
 """How the operator decides about the Spark job that feeds a collection: the record decides."""
 
+import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,15 +18,19 @@ from holdfast.persist import Schema
 from holdfast.spark.jobs.spec import IngestJobSpec
 from holdfast_operator.api.base import byte_count
 from holdfast_operator.api.collection import StorageCollectionSpec
-from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.api.source import CollectionSource
 from holdfast_operator.api.spark import SparkTemplate, effective
+from holdfast_operator.collections.attempts import Attempts
 from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.collections.renditions import made_of
 from holdfast_operator.collections.spark_work import files_of, may_have_driver, source_view, template_of
+from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.health import WantedCondition
+from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.steps import Decision, Settle
-from holdfast_operator.jobs.course import SparkView, arguments, shown_running
+from holdfast_operator.jobs.course import SparkView, arguments, failed, shown_running
 from holdfast_operator.jobs.ingestion import (
     SourceView,
     is_forgotten,
@@ -386,6 +392,60 @@ def test_a_new_attempt_changes_the_condition_only_when_it_has_run_for_a_while() 
     )
     old = view(asked, job, apps=(app(job, AppPhase.RUNNING, age=121),), status=status)
     assert stalled_condition(plan(old)) == ("False", Reason.INGESTION_RUNNING)
+    # It has read something. No time has to pass.
+    reads = view(asked, job, apps=(app(job, AppPhase.RUNNING, age=9),), status=status, upper=NOW_MS - 8_000)
+    assert stalled_condition(plan(reads)) == ("False", Reason.INGESTION_RUNNING)
+    before = view(asked, job, apps=(app(job, AppPhase.RUNNING, age=9),), status=status, upper=NOW_MS - 9_001)
+    assert stalled_condition(plan(before)) == ("True", Reason.INGESTION_RETRYING)
+
+
+def test_a_job_that_has_read_nothing_says_so() -> None:
+    job = record(slot_for(spec()))
+    for upper, text in (
+        (NOW_MS - 10_001, "a Spark job runs, and has read nothing new since it began"),
+        (NOW_MS - 9_999, "a Spark job reads the source"),
+    ):
+        report = plan(view(spec(), job, apps=(app(job, AppPhase.RUNNING),), upper=upper))
+        assert isinstance(report, RequestedReport)
+        assert report.condition is not None
+        assert (report.condition.status, report.condition.message) == ("False", text)
+
+
+def test_attempts_that_fail_by_their_own_report_are_counted_once() -> None:
+    metrics, key = Metrics(), ObjectKey(Kind.STORAGE_COLLECTION, "ns", "orders")
+    services: Any = SimpleNamespace(clock=SystemClock(), metrics=metrics)
+
+    class NoStores:
+        async def use(self, *_: object) -> None:
+            """The record is not what is tested."""
+
+    stores: Any = NoStores()
+    nothing: Any = None
+    attempts = Attempts(services, stores, nothing, nothing)
+
+    def counted() -> tuple[float, ...]:
+        steps = ("failed", "stopped")
+        return tuple(metrics.spark_jobs.labels("ingest", each)._value.get() for each in steps)
+
+    def looked(attempt: int, state: JobState) -> tuple[float, ...]:
+        attempts.failed_for(key, [record("source", state, attempt)])
+        return counted()
+
+    # One that was over before this process began was counted by another one.
+    assert looked(1, JobState.FAILED) == (0, 0)
+    assert looked(2, JobState.RUNNING) == (0, 0)
+    assert looked(2, JobState.FAILED) == (1, 0)
+    assert looked(2, JobState.FAILED) == (1, 0)
+    # Its application is left over, and is cancelled.
+    asyncio.run(attempts.fail(key, key, failed(record("source", JobState.FAILED, 2), "it stalled")))
+    assert counted() == (1, 0)
+    # The operator itself ends the next ones.
+    for attempt, is_stopped, expected in ((3, False, (2, 0)), (4, True, (2, 1))):
+        job = record("source", attempt=attempt)
+        attempts.failed_for(key, [job])
+        asyncio.run(attempts.fail(key, key, failed(job, "it ended", stopped=is_stopped)))
+        assert counted() == expected
+        assert looked(attempt, JobState.FAILED) == expected
 
 
 def test_another_source_stops_the_job_and_starts_another() -> None:
