@@ -80,7 +80,7 @@ def test_files_flow_in_through_bad_records_a_kill_and_a_change(
     put(inbox, "2", {"id": 3, "note": "c"}, "no json")
     world.wait_for(FLIGHTS, ".status.source.errors", 1)
     assert contents(world, organization)[3, "c"] == 1
-    assert "1 bad records stand" in world.condition(FLIGHTS, "ErrorsCollected")["message"]
+    assert "1 bad record stands" in world.condition(FLIGHTS, "ErrorsCollected")["message"]
     shown = world.status(FLIGHTS)["source"]
     assert (shown["job"]["attempt"], shown["job"]["state"]) == (1, "Running")
     assert [each["partition"].rsplit("/", 1)[-1] for each in shown["partitions"]] == ["1.jsonl", "2.jsonl"]

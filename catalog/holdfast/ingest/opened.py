@@ -267,8 +267,9 @@ def left_in_source(spec: IngestSpec, collection_id: str) -> str:
             )
         case PostgresSpec() as table:
             parts = urlsplit(table.url)
+            host = parts.netloc.rpartition("@")[2]
             return (
-                f"replication slots at {parts.hostname}{parts.path} that begin with"
+                f"replication slots at {host}{parts.path} that begin with"
                 f" {slot_of(collection_id, table.slot)}: they keep WAL until you drop them there with"
                 " pg_drop_replication_slot"
             )

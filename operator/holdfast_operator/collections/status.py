@@ -367,7 +367,8 @@ def source_conditions(
     conditions = []
     if progress.errors:
         text = (
-            f"{progress.errors} bad records stand, at most {spec.source.on_error.collect.limit} may: "
+            f"{progress.errors} bad record{' stands' if progress.errors == 1 else 's stand'}, "
+            f"at most {spec.source.on_error.collect.limit} may: "
             "'holdfast collection errors' shows them; correct them in the source, or correct the columns"
         )
         conditions.append(WantedCondition(ConditionType.ERRORS_COLLECTED, "True", Reason.BAD_RECORDS, text))

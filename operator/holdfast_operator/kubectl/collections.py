@@ -253,7 +253,10 @@ def source_lines(body: Json, now: datetime) -> list[str]:
     if (complete := told.get("completeBefore")) is not None:
         ago = max(0, int(now.timestamp() - complete / 1000)) if isinstance(complete, int) else 0
         lines.append(f"COMPLETE  before {moment(complete)}, {ago:,} s ago")
-        behind = f", {told['behind']:,} behind" if "behind" in told else ""
+        # Without a job nobody looks at the source.
+        is_suspended = body["spec"].get("suspend") or spec.get("run", {}).get("suspend")
+        then = f" as of {moment(complete)}" if is_suspended else ""
+        behind = f", {told['behind']:,} behind{then}" if "behind" in told else ""
         lines.append(f"MESSAGES  {told.get('messages', 0):,} read, {told.get('errors', 0):,} bad{behind}")
     else:
         lines.append("COMPLETE  nothing has been read yet")

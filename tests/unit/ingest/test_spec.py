@@ -11,7 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.ingest import IngestSpec, parse
 from holdfast.ingest.credentials import SecretPlace, SecretRef
 from holdfast.ingest.envelope import Envelope
-from holdfast.ingest.opened import format_of
+from holdfast.ingest.opened import format_of, left_in_source
 from holdfast.ingest.spec import CollectionSourceSpec, FilesSpec, KafkaSpec, PostgresSpec
 from holdfast.persist import Schema
 
@@ -370,3 +370,9 @@ def test_a_bad_field_of_a_collection_is_named(changed: dict[str, Any], told: str
     with pytest.raises(BadInput, match=re.escape(told)) as raised:
         parse({name: each for name, each in block.items() if each is not None})
     assert "secret@" not in str(raised.value)
+
+
+def test_what_postgres_keeps_is_named_with_its_server_and_port_and_without_the_user() -> None:
+    table = {"url": "postgresql://shop@db:6543/shop", "table": "public.orders", "publication": "p"}
+    left = left_in_source(parse({"postgres": table}), "c1")
+    assert left.startswith("replication slots at db:6543/shop that begin with ")

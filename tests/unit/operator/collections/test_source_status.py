@@ -12,6 +12,7 @@ from holdfast_operator.api.names import Reason
 from holdfast_operator.collections.status import source_conditions, source_fields
 from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.kubectl.collections import source_lines
+from holdfast_operator.kubectl.picture import moment
 from unit.operator.jobs.test_ingestion import FOLDER, TOPIC, spec, view
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -42,6 +43,13 @@ def test_a_topic_tells_how_many_messages_it_has_more() -> None:
     assert source_fields(view(spec(TOPIC)), progress(), {})["source"]["behind"] == 0
 
 
+def test_a_suspended_source_tells_when_it_was_so_far_behind() -> None:
+    told = source_fields(view(spec(TOPIC)), progress(), {})["source"]
+    for suspended in ({"source": {**TOPIC, "run": {"suspend": True}}}, {"source": TOPIC, "suspend": True}):
+        lines = source_lines({"spec": suspended, "status": {"source": told}}, NOW)
+        assert f"MESSAGES  42 read, 0 bad, 0 behind as of {moment(NOW_MS)}" in lines
+
+
 def test_other_sources_tell_no_such_number() -> None:
     told = source_fields(view(spec(FOLDER)), progress(), {})["source"]
     assert "behind" not in told
@@ -65,7 +73,12 @@ def test_a_collection_that_is_far_behind_is_lagging(end: int, late_ms: int, stat
 
 
 @pytest.mark.parametrize(
-    ("errors", "status", "reason"), [(0, "False", Reason.NO_BAD_RECORDS), (3, "True", Reason.BAD_RECORDS)]
+    ("errors", "status", "reason"),
+    [
+        (0, "False", Reason.NO_BAD_RECORDS),
+        (1, "True", Reason.BAD_RECORDS),
+        (3, "True", Reason.BAD_RECORDS),
+    ],
 )
 def test_bad_records_are_counted_and_the_command_that_shows_them_is_named(
     errors: int, status: str, reason: Reason
@@ -74,6 +87,7 @@ def test_bad_records_are_counted_and_the_command_that_shows_them_is_named(
     (collected,) = (each for each in found if each.type == "ErrorsCollected")
     assert (collected.status, collected.reason) == (status, reason)
     assert ("holdfast collection errors" in collected.message) is bool(errors)
+    assert ("1 bad record stands" in collected.message) is (errors == 1)
 
 
 def test_the_plugin_shows_odd_names_escaped() -> None:
