@@ -256,8 +256,8 @@ def _check_column(
     if found is None:
         raise Unfit(
             f"has no column '{column.name}', which the collection has",
-            "leave it out of a new spec; if it was dropped, add it to the table again and set onReset: NewEpoch,"
-            " or feed another collection",
+            "leave it out of a new spec; if it was dropped, add it to the table again and set onReset:"
+            " NewEpoch, or feed another collection",
         )
     if found["generated"] or (published is not None and column.name not in published):
         raise Unfit(
