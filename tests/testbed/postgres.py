@@ -224,7 +224,7 @@ class PostgresServer:
     def database(self, *, shared: bool = False) -> Iterator[str]:
         """The name of a new, empty database; dropped at the end with whoever is connected to it.
 
-        Raises `LeftOpen` if a client of this process outlives it, unless several tests share it: their clients
+        Raises `LeftOpen` if a client of this process outlives it, unless several tests share it: then clients
         of other stores may live on.
         """
         import psycopg
