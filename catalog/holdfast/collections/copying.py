@@ -309,12 +309,16 @@ def _unfinished(
     if known is None:
         return None
     job = _job(target, known)
+    is_other = job is None and (target.frontiers(known.collection_id).upper or known.schema != info.schema)
+    if is_other:
+        # A run starts its job before it writes. So if another one has written just now, its job is there.
+        job = _job(target, known)
     if job is not None and not _is_of(job, wanted):
         raise UniquenessViolation(
             f"the target has {known.name!r}, an unfinished copy of another table",
             hint=f"finish that copy, or drop it: holdfast drop {known.name!r} --force",
         )
-    if job is None and (target.frontiers(known.collection_id).upper or known.schema != info.schema):
+    if job is None and is_other:
         raise UniquenessViolation(
             f"the target has a table {known.name!r}, which is no copy",
             hint="give the copy another name, or rename that table",
