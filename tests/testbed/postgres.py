@@ -224,8 +224,8 @@ class PostgresServer:
     def database(self, *, shared: bool = False) -> Iterator[str]:
         """The name of a new, empty database; dropped at the end with whoever is connected to it.
 
-        Raises `LeftOpen` if a client of this process outlives it, unless several tests share it: then clients
-        of other stores may live on.
+        Raises `LeftOpen` if a client of this process outlives it, unless it is `shared`: by several tests, or
+        with a client that the process keeps, as a worker of Spark does.
         """
         import psycopg
 
