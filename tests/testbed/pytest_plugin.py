@@ -32,10 +32,10 @@ from testbed.children import plain_path
 from testbed.errors import Unavailable
 from testbed.kafka import Kafka
 from testbed.kube import ControlPlane
-from testbed.leftovers import OwnRecords
 from testbed.minio import Minio
 from testbed.node import NodeCluster
 from testbed.objects import new_namespace
+from testbed.own_records import OwnRecords
 from testbed.parts import LONG, Part
 from testbed.postgres import PostgresServer
 from testbed.refusals import OVER_BUDGET, Refusals, not_run
