@@ -84,6 +84,8 @@ class Orders:
         with subprocess.Popen(self.command(), stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             told = process.stderr.readline().strip()
+            if told.startswith("feeding "):
+                told = process.stderr.readline().strip()
             process.send_signal(signal.SIGKILL)
             process.wait(30)
         if "messages" not in told:
