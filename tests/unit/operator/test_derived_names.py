@@ -66,7 +66,7 @@ def test_applications_and_jobs(each: type[KubeflowAdapter | ApacheAdapter | JobA
         for kind in (Kind.STORAGE_COLLECTION, Kind.COLLECTION_SNAPSHOT):
             uid = f"7a0c2f3e-0000-5000-8000-{2 * number + (kind is Kind.COLLECTION_SNAPSHOT):012}"
             owner = ObjectKey(kind, "ns", name)
-            launch = Launch(owner, uid, "snapshot", uid, 9999, ("{}",), SparkTemplate(), ())
+            launch = Launch(owner, uid, "snapshot", uid, 9999, ("{}",), SparkTemplate())
             for attempt in (launch, replace(launch, attempt=10000)):
                 metadata = adapter.body(attempt)["metadata"]
                 assert SERVICE.fullmatch(metadata["name"] + UI)
