@@ -17,10 +17,10 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import kopf
-from yarl import URL
 
 from holdfast_operator.api.names import GROUP, VERSION, Kind
 from holdfast_operator.engine.kube import PAGE, ObjectKey, configuration, resource_type
@@ -160,7 +160,7 @@ class Informer:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
             headers=info.as_http_headers(),
-            trace_configs=[self._trace(URL(found.host).path.rstrip("/"))],
+            trace_configs=[self._trace(urlsplit(found.host).path.rstrip("/"))],
         )
         access = kopf.AiohttpSession(server=found.host, aiohttp_session=session)
         self._access = (info, access)
