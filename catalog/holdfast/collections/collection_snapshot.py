@@ -88,12 +88,14 @@ class CollectionSnapshot:
         Their columns have the stored names. Each shard has at least `least_rows` rows.
         """
         with self._there(), ExitStack() as stack:
-            found: list[VerifiedFile] | None = []
+            found: list[VerifiedFile] = []
             for shard in self._shards:
-                files = None
-                if found is not None and shard.schema == self._schema:
-                    files = stack.enter_context(shard.files(least_rows))
-                found = None if found is None or files is None else [*found, *files]
+                same = shard.schema == self._schema
+                files = stack.enter_context(shard.files(least_rows)) if same else None
+                if files is None:
+                    yield None
+                    return
+                found += files
             yield found
 
     def stored_columns(self, names: Sequence[str]) -> tuple[str, ...]:
