@@ -372,7 +372,7 @@ def test_a_deletion_leaves_nothing_on_record(seen: MigrationView, step: Decision
     assert decided(seen) == step
 
 
-def test_a_deletion_waits_for_whoever_has_the_catalog() -> None:
+def test_a_deletion_waits_until_nobody_else_uses_the_catalog() -> None:
     begun = replace(DELETING, state=RUNNING)
     for waits in (
         replace(begun, rival="CatalogMigration ns/other"),
