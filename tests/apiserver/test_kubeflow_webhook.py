@@ -18,7 +18,7 @@ from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.kube import Kube, ObjectKey
 from holdfast_operator.sparkapps.adapter import Launch, LaunchRefused, SecretVariables
 from holdfast_operator.sparkapps.kubeflow import KubeflowAdapter
-from testbed.children import plain_path
+from testbed.children import patched
 from testbed.kube import ControlPlane
 from testbed.kubeflowwebhook import KubeflowWebhook
 
@@ -171,9 +171,7 @@ def test_the_names_of_an_earlier_operator_are_refused_until_it_is_upgraded(
     world: Any, make_catalog: Make, make_collection: Make, webhook: KubeflowWebhook, tmp_path: Path
 ) -> None:
     """The negative control of the whole path: the operator shows the refusal as a failed attempt."""
-    (tmp_path / "earlier").mkdir()
-    (tmp_path / "earlier" / "sitecustomize.py").write_text(EARLIER)
-    earlier = world.start("--storage-shared", environment={"PYTHONPATH": plain_path(tmp_path / "earlier")})
+    earlier = world.start("--storage-shared", environment=patched(tmp_path / "earlier", EARLIER))
     wanted = make_collection("1db-flights", catalogRef={"name": "1db"})
     make(world, make_catalog("1db"), wanted)
     world.apply(taken("1db-flights", tmp_path, spark={"maxAttempts": 20}))

@@ -12,7 +12,7 @@ import pytest
 from holdfast.collections import CollectionState
 from holdfast_operator.api.names import FINALIZER
 from testbed import build
-from testbed.children import plain_path
+from testbed.children import patched, plain_path
 from testbed.faultyapi import FaultyApi
 
 pytestmark = pytest.mark.kube
@@ -51,9 +51,7 @@ def finalizers(world: Any, what: str) -> list[str]:
 def test_a_clock_that_is_ahead_leaves_no_data_behind(
     world: Any, make_catalog: Make, make_collection: Make, tmp_path: Path
 ) -> None:
-    (tmp_path / "ahead").mkdir()
-    (tmp_path / "ahead" / "sitecustomize.py").write_text(AHEAD)
-    world.start(environment={"PYTHONPATH": plain_path(tmp_path / "ahead")})
+    world.start(environment=patched(tmp_path / "ahead", AHEAD))
     there = make_catalog(deletionPolicy="Delete")
     world.apply(there, make_collection(deletionPolicy="Delete"))
     world.wait_ready("catalog/demo", "storagecollection/flights")

@@ -16,7 +16,7 @@ import pytest
 from apiserver.test_operator_migration import items_of, migration, stash_of
 from apiserver.test_operator_snapshot import ids_in, snapshot
 from apiserver.test_operator_source import contents, put, source
-from testbed.children import plain_path
+from testbed.children import patched
 from testbed.faultyapi import FaultyApi
 from testbed.weather import Weather
 
@@ -62,7 +62,7 @@ def delete_application(world: Any, kind: str) -> bool:
 
 
 def rests(world: Any) -> bool:
-    """Whether whoever leads writes nothing, though it looks at all objects again.
+    """Whether the leading operator writes nothing while it looks at all objects again.
 
     The source of a collection shows its progress all the time.
     """
@@ -94,13 +94,10 @@ def test_a_bad_day_ends_as_it_was_asked_for(
         put(inbox, str(number), *({"id": id_, "note": note} for id_, note in rows))
         expected.update(rows)
 
-    for seconds in CLOCKS:
-        (tmp_path / f"clock{seconds}").mkdir()
-        (tmp_path / f"clock{seconds}" / "sitecustomize.py").write_text(OFF.format(seconds=seconds))
+    clocks = [patched(tmp_path / f"clock{each}", OFF.format(seconds=each)) for each in CLOCKS]
 
     def start() -> Any:
-        clock = CLOCKS[(seed + len(world.operators)) % len(CLOCKS)]
-        off = {"PYTHONPATH": plain_path(tmp_path / f"clock{clock}")}
+        off = clocks[(seed + len(world.operators)) % len(clocks)]
         return world.start(*FLAGS, through=seen, environment=off)
 
     with FaultyApi(world.cluster, seed=seed, rate=RATE) as api:

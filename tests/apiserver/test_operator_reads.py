@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from testbed.children import plain_path
+from testbed.children import patched
 from testbed.faultyapi import FaultyApi
 from testbed.kube import ControlPlane
 from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd
@@ -151,9 +151,7 @@ def test_nothing_is_known_while_a_watch_is_down(
     world: Any, api: FaultyApi, make_collection: Make, tmp_path: Path
 ) -> None:
     """Whether its requests fail, or have no response. All other requests work."""
-    (tmp_path / "impatient").mkdir()
-    (tmp_path / "impatient" / "sitecustomize.py").write_text(IMPATIENT)
-    environment = {"PYTHONPATH": plain_path(tmp_path / "impatient")}
+    environment = patched(tmp_path / "impatient", IMPATIENT)
     operator = world.start(through=api.cluster(world.folder), environment=environment)
     # It is looked at again and again.
     world.apply(make_collection("lonely", catalogRef={"name": "nobody"}))

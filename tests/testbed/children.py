@@ -16,3 +16,13 @@ PLAIN: Final = Path(__file__).parent / "plain"
 def plain_path(*more: str | Path) -> str:
     """`PYTHONPATH` of a process without pandas that finds these folders too."""
     return os.pathsep.join(map(str, (PLAIN, *more)))
+
+
+def patched(folder: Path, patch: str) -> dict[str, str]:
+    """The environment of a process without pandas that runs a patch before its program.
+
+    The patch is written into `folder`, which is made.
+    """
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(patch)
+    return {"PYTHONPATH": plain_path(folder)}
