@@ -71,7 +71,7 @@ class Watches:
             watch.is_listing = True
             return
         if status == 404:
-            # The CRD was deleted, so there is nothing to watch. If the CRD is still there, kopf ends by itself.
+            # The CRD was deleted, so there is nothing to watch. If it is still there, kopf ends by itself.
             watch.on_probation = watch.is_silent = False
         elif status != 200:
             watch.on_probation = True
