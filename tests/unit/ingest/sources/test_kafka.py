@@ -712,7 +712,8 @@ def test_other_messages_at_offsets_that_are_bound_stall_the_source(
     identity = table[0]["identity"]
     bound = {name: Binding(2, identity, last=LastMessage(1, 0)) for name in "012"}
     other = r"message 1 of partition {} of topic .* is not the one that the collection has"
-    with pytest.raises(SourceStalled, match=other.format(0)):
+    # Which partition's message comes first is up to the broker.
+    with pytest.raises(SourceStalled, match=other.format("[012]")):
         topic.source().probe(bound)
     # Where messages are new, the last one is read with them.
     for partition in range(2):
