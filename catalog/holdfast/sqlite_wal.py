@@ -31,13 +31,15 @@ _HEADER_BYTES: Final = 32
 _FRAME_BYTES: Final = 24
 _MAGIC: Final = 0x377F0682
 _USUAL_PAGE: Final = 4096
+_FRAMES_AT_ONCE: Final = 256
+"""With the usual page, a copy of so many frames takes 1 MiB."""
 _32_BITS: Final = 0xFFFFFFFF
 
 
 def check_wal(path: Path) -> None:
     """Raise `CorruptBlob` if the WAL of the database `path` has a wrong frame before its last commit.
 
-    Call it before the first connection is opened. Other processes may write during it. It takes about 15 ms
+    Call it before the first connection is opened. Other processes may write during it. It takes about 3 ms
     per MB of WAL.
     """
     wal = Path(f"{path.resolve()}-wal")
@@ -75,14 +77,40 @@ def _wrong_frame(wal: Path) -> int | None:
 
 def _first_wrong(data: bytes, page: int, salts: bytes, order: str, before: tuple[int, int]) -> int | None:
     size = _FRAME_BYTES + page
-    for number in range((len(data) - _HEADER_BYTES) // size):
-        frame = data[_HEADER_BYTES + number * size :][:size]
-        if frame[8:16] != salts or not _continues(frame, before, order):
+    count = (len(data) - _HEADER_BYTES) // size
+    for first in range(0, count, _FRAMES_AT_ONCE):
+        several = data[_HEADER_BYTES + first * size :][: min(_FRAMES_AT_ONCE, count - first) * size]
+        right, stored = _right_frames(several, size, salts, order, before)
+        if not right.all():
+            wrong = int(right.argmin())
+            if wrong:
+                before = _pair(stored[wrong - 1])
             # A frame with other salts is usually the first remaining frame of an earlier WAL.
-            found = _has_successor(data, number, page, salts, order, before)
-            return number if found else None
-        before = _stored(frame)
+            found = _has_successor(data, first + wrong, page, salts, order, before)
+            return first + wrong if found else None
+        before = _pair(stored[-1])
     return None
+
+
+def _right_frames(
+    data: bytes, size: int, salts: bytes, order: str, before: tuple[int, int]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint32]]:
+    """Return which frames are right if those before them are, and the stored checksums: shape (frames, 2)."""
+    heads = np.frombuffer(data, ">u4").reshape(-1, size // 4)[:, : _FRAME_BYTES // 4]
+    stored = heads[:, 4:6].astype(np.uint32)
+    words = np.frombuffer(data, order).reshape(-1, size // 4).astype(np.uint32, copy=False)
+    previous = np.vstack([np.array([before], np.uint32), stored[:-1]])
+    # The sums are modulo 2 to the power of 32, as those of SQLite are.
+    first, second, matrix = _weights((size - _FRAME_BYTES) // 4 + 2)
+    weights = np.stack([first, second], axis=1)
+    expected = words[:, :2] @ weights[:2] + words[:, _FRAME_BYTES // 4 :] @ weights[2:]
+    expected += previous @ np.array(matrix, np.uint32).reshape(2, 2).T
+    same_salts = (heads[:, 2:4] == np.frombuffer(salts, ">u4")).all(axis=1)
+    return same_salts & (expected == stored).all(axis=1), stored
+
+
+def _pair(checksum: npt.NDArray[np.uint32]) -> tuple[int, int]:
+    return int(checksum[0]), int(checksum[1])
 
 
 def _has_successor(

@@ -10,8 +10,8 @@ Invariants
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.errors import HoldfastError
@@ -68,15 +68,20 @@ class Watchlist:
         if not looks or not self._is_polled(catalog):
             return ()
 
-        def work(handle: OpenCatalog) -> tuple[ObjectKey, ...]:
+        def work(handle: OpenCatalog) -> tuple[tuple[ObjectKey, ...], Mapping[ObjectKey, Basis]]:
             bases = {collection: each.basis for collection, each in looks.items()}
-            found = changed(handle.client, handle.controller, bases)
+            found, same = changed(handle.client, handle.controller, bases)
             if items:
                 named = {collection: (each.name, each.item) for collection, each in looks.items()}
                 found += handle.read(lambda there: changed_items(there, named))
-            return tuple(dict.fromkeys(found))
+            return tuple(dict.fromkeys(found)), same
 
-        return await self._stores.use(catalog, "changed", work)
+        found, same = await self._stores.use(catalog, "changed", work)
+        for collection, basis in same.items():
+            # A reconciliation may have read a newer basis meanwhile.
+            if self._looks.get(collection) is looks[collection]:
+                self._looks[collection] = replace(looks[collection], basis=basis)
+        return found
 
     def covers(self, collection: ObjectKey) -> bool:
         """Returns whether the polls find each change in the store of a collection."""

@@ -3,6 +3,7 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from holdfast._pb import objects_pb2 as pb
@@ -76,22 +77,31 @@ def look_at(
     return CollectionLook(item.id, id_, facts, item.definition, jobs=known, basis=basis)
 
 
-def changed(client: PersistClient, controller: StorageController, looks: Mapping[K, Basis]) -> tuple[K, ...]:
-    """Returns the keys of the collections that have changed in the store since their basis was read."""
+def changed(
+    client: PersistClient, controller: StorageController, looks: Mapping[K, Basis]
+) -> tuple[tuple[K, ...], Mapping[K, Basis]]:
+    """Returns the keys of the collections that have changed in the store since their basis was read.
+
+    Also returns the new basis of each collection whose shards have new versions that change nothing. The next
+    call needn't look into these versions again.
+    """
     infos = {info.collection_id: info for info in controller.list_collections()}
     jobs = defaultdict[str, list[JobRecord]](list)
     for job in controller.jobs():
         jobs[job.object_id].append(job)
     versions = client.versions([shard for basis in looks.values() for shard in basis.shards])
-
-    def is_new(basis: Basis) -> bool:
+    new, same = list[K](), dict[K, Basis]()
+    for key, basis in looks.items():
         id_ = basis.collection_id
+        now = tuple(versions[shard] for shard in basis.shards)
         if infos.get(id_) != basis.info or tuple(jobs.get(id_, ())) != basis.jobs:
-            return True
-        moved = tuple(versions[shard] for shard in basis.shards) != basis.versions
-        return moved and tuple(_seen(client.known(shard)) for shard in basis.shards) != basis.seen
-
-    return tuple(key for key, basis in looks.items() if is_new(basis))
+            new.append(key)
+        elif now != basis.versions:
+            if tuple(_seen(client.known(shard)) for shard in basis.shards) != basis.seen:
+                new.append(key)
+            else:
+                same[key] = replace(basis, versions=now)
+    return tuple(new), same
 
 
 def changed_items(catalog: ReadOnlyCatalog, looks: Mapping[K, tuple[ItemName, FoundItem]]) -> tuple[K, ...]:
