@@ -12,26 +12,35 @@
   One more job records the upper that was checked last, because times below it can't change any more. If the
   copy has later times, an interrupted run has appended them, or others have written. So these are compared
   with the source before anything is appended.
+- A copy of a collection that a source feeds also has its bindings and its bad records, in the commits of the
+  rows. So at each time it has exactly the messages that its bindings name, and a pipeline of its own may
+  continue from there. It has its own id, and so its own consumer group and replication slot. Once its
+  pipeline has moved it, it is no copy any more: the comparison of its later times finds that.
 - Memory is bounded: what doesn't fit goes to temporary files.
 - The check reads both collections. A sum of hashes of rows and times, each times its diff, doesn't depend on
   how updates were merged or ordered.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from itertools import chain
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.collections.complete_times import ReadSeal, sealed_past
 from holdfast.collections.controller import StorageController
+from holdfast.collections.pipeline import BESIDE, FORGOTTEN
+from holdfast.collections.pipeline_history import KEPT, PipelineHistory
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record.jobs import BATCH, JobRecord, JobState, Json
-from holdfast.collections.record.spec import CollectionInfo, CollectionSpec
-from holdfast.collections.writer import CollectionWriter
+from holdfast.collections.record.spec import CollectionInfo, CollectionSpec, Recipe, RenditionInfo
+from holdfast.collections.uploads import upload_rows
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
@@ -39,10 +48,11 @@ from holdfast.errors import (
     CollectionNotFound,
     CorruptBlob,
     Fenced,
+    ShardFinalized,
     UniquenessViolation,
     UpperMismatch,
 )
-from holdfast.persist import Updates
+from holdfast.persist import PersistClient, Updates
 from holdfast.persist.rows.row_hash import row_hash
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
 from holdfast.persist.rows.stored import logical_rows
@@ -55,9 +65,17 @@ _UPDATES: Final = "updates"
 """The slot of the record that a finished copy was brought up to date."""
 _SUFFIX: Final = ".copying"
 _PURPOSE: Final = "copy"
+_NOT_REPLAYED: Final = "postgres://"
+"""How the names of sources begin that a restored rendition doesn't read again."""
 _LEASE_S: Final = 60.0
 _CHUNK_ROWS: Final = 128 * 1024
 _MODULUS: Final = 1 << 64
+_STEP: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIXING: Final = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST_SHIFT: Final = np.uint64(31)
 
 OnRows = Callable[[str, int], object]
 """Called with what is done, and the number of updates so far."""
@@ -71,7 +89,8 @@ class CopiedTable:
     of them, and `changes` is the number of updates that the source had after `since`. `checksum` is that of
     the rows and changes. `was_there` says that an earlier run had finished it, and nothing was missing.
     `brought_from` is the upper that an older copy had before this run brought it up to date. `was_fed` says
-    that a source feeds what was copied. The copy is an ordinary table, without bindings, errors and state.
+    that a source feeds what was copied. Then the copy also has its bindings and bad records at all its times,
+    and only a pipeline of its own may write it.
     """
 
     name: str
@@ -94,19 +113,20 @@ class _Sums:
     first: int
     changes: int
     last: int
+    updates: int = field(compare=False)
+    """The number of updates, which depends on how they are stored."""
 
     @property
     def checksum(self) -> str:
         return _hex(self.first + self.changes + self.last)
 
 
-@dataclass(frozen=True, slots=True)
-class _ChangeSums:
-    """What changes between two times, independent of how updates are stored: rows, with times and without."""
+class _Sum(NamedTuple):
+    """What some updates have, independent of how they are stored: rows, and hashes without and with times."""
 
     rows: int
-    timed: int
     plain: int
+    timed: int
 
 
 def _hex(total: int) -> str:
@@ -130,12 +150,12 @@ def copy_collection(
     Raises:
         UniquenessViolation: the target has another collection with this name. Nothing was changed.
         BadInput: the source has given up history that the copy still needs. Or others have written to the
-            finished copy, or columns were renamed or dropped since. Nothing was changed.
+            finished copy, or columns were renamed or dropped since. Or the collection was restored, and its
+            pipeline has not yet read again what it had before. Nothing was changed.
         CorruptBlob: the copy differs from the source.
     """
-    info = source.describe(collection_id)
-    copied = _copied(source, target, info, name, upper, on_rows)
-    return replace(copied, was_fed=info.holding.pipeline is not None)
+    copied = _copied(source, target, source.describe(collection_id), name, upper, on_rows)
+    return replace(copied, was_fed=target.describe(copied.id).holding.pipeline is not None)
 
 
 def _copied(
@@ -155,13 +175,19 @@ def _copied(
         frontiers = source.frontiers(info.collection_id)
         info = source.describe(info.collection_id)
         times = {"since": frontiers.since, "upper": frontiers.upper if upper is None else upper}
-        found = _begun(target, info, name, wanted, times)
+        fed = _fed_at(source, info, times["upper"])
+        found = _begun(target, info, fed, name, wanted, times)
         if isinstance(found, CopiedTable):
             return found
         job = target.start_job(found.collection_id, COPY, _SLOT, spec={**wanted, **times})
         if job.state is not JobState.DONE:
-            copy = _Copy(reader, target, found, job.spec["since"], job.spec["upper"], on_rows)
-            with _history_needed(f"the unfinished copy {found.name!r}", "finished", found.name):
+            since, until = job.spec["since"], job.spec["upper"]
+            _check_fed(found, _fed_at(source, info, until))
+            with (
+                _history_needed(f"the unfinished copy {found.name!r}", "finished", found.name),
+                _Copy(source, reader, target, found, since, until, on_rows) as copy,
+            ):
+                # What others may have written to it is found by the check of the whole.
                 copy.fill()
                 result = copy.checked()
             try:
@@ -188,33 +214,134 @@ def _brought_up(
     with source.reader(wanted["collection"], purpose=_PURPOSE, stored=True, lease_s=_LEASE_S) as reader:
         frontiers = source.frontiers(wanted["collection"])
         info = source.describe(wanted["collection"])
+        made = target.describe(done.id)
         reached = target.frontiers(done.id).upper
         if reached > frontiers.upper:
-            raise _diverged(
-                done.name, f"it has times before {reached}, and the table before {frontiers.upper}"
-            )
+            raise _diverged(target, made, done.upper, _beyond(reached, frontiers.upper))
         # An interrupted run may have wanted a later upper.
         upper = max(frontiers.upper if upper is None else upper, reached)
         if upper <= done.upper:
             return done
-        made = _evolved(target, target.describe(done.id), info)
+        _check_fed(made, _fed_at(source, info, upper))
         # A copy of a table that nobody had written begins with the times of now.
         since = done.since if done.upper else frontiers.since
-        copy = _Copy(reader, target, made, since, upper, on_rows)
-        with _history_needed(f"the copy {done.name!r}", "brought up to date", done.name):
-            if done.upper < reached and not copy.is_same(done.upper, reached):
-                raise _diverged(done.name, "its latest times have other rows than the table")
-            copy.fill()
+        with (
+            _history_needed(f"the copy {done.name!r}", "brought up to date", done.name),
+            _Copy(source, reader, target, made, since, upper, on_rows) as copy,
+        ):
+            copy.evolve(info)
+            # Others may have written to it since it was finished, or an interrupted run has.
+            copy.compare(done.upper, reached)
+            copy.fill(reached)
             result = copy.checked_after(done) if done.upper else copy.checked()
     target.record_batch(done.id, COPY, _UPDATES, upper, spec=wanted, result=result, effects=lambda: ())
     return CopiedTable(done.name, done.id, **result, brought_from=done.upper)
 
 
-def _diverged(name: str, why: str) -> BadInput:
-    return BadInput(
-        f"the copy {name!r} was written by others, so it can't be brought up to date: {why}",
-        hint=f"give a new copy another name, or drop this one: holdfast drop {name!r}",
+def _fed_at(source: StorageController, info: CollectionInfo, upper: int) -> RenditionInfo | None:
+    """The rendition that has the last time before an upper, if a pipeline continues it. None for a table.
+
+    Raises `BadInput` if it was restored, and has not read again what the renditions before it had.
+    """
+    time = max(upper - 1, 0)
+    found = next((each for each in info.held if each.holds_at(time)), info.holding)
+    # Only of a table that a source fed earlier, columns may be renamed or dropped.
+    if found.pipeline is None or not info.names.is_plain:
+        return None
+    if any(each.recipe is Recipe.RESTORED for each in info.held if each.held_from <= found.held_from):
+        _check_read_again(source.client, info, found, time)
+    return found
+
+
+def _check_read_again(
+    client: PersistClient, info: CollectionInfo, rendition: RenditionInfo, time: int
+) -> None:
+    """Raise `BadInput` if renditions before a restored one had messages that this one has not at a time.
+
+    Its pipeline makes sure that all of them come again, and compares them with what was bound. The pipeline
+    of a copy could not: it has no renditions before its own.
+    """
+    assert rendition.pipeline is not None
+    mine = _bound(client, rendition.pipeline.remap, time)
+    for each in info.held:
+        if each.pipeline is None or each.held_from >= rendition.held_from:
+            continue
+        # Nobody reads one that is dropped or compacted, so nobody knows what it had.
+        with suppress(AsOfTooEarly, ShardFinalized):
+            theirs = _bound(client, each.pipeline.remap, None)
+            if lacking := next((key for key, row in theirs.items() if _lacks(mine, theirs, key, row)), None):
+                raise BadInput(
+                    f"collection {info.name} was restored from a snapshot, and its pipeline has not yet read"
+                    f" again what rendition {each.id} had of partition {lacking[1]!r}",
+                    hint="feed it until it has, with 'holdfast ingest --once', and then copy it; or copy it"
+                    f" when rendition {each.id} is dropped, which 'holdfast collection describe' shows",
+                )
+
+
+_Bound = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+def _bound(client: PersistClient, remap: str, time: int | None) -> _Bound:
+    """The rows of a remap at a time, or at its latest: the bindings, and what is forgotten."""
+    with client.reader(remap, purpose=_PURPOSE, lease_s=_LEASE_S) as reader:
+        at = reader.upper() - 1 if time is None else time
+        rows = reader.snapshot(at).to_table().to_pylist() if at >= 0 else []
+    beside = BESIDE - {FORGOTTEN}
+    return {(each["source"], each["partition"]): each for each in rows if each["source"] not in beside}
+
+
+def _lacks(mine: _Bound, theirs: _Bound, key: tuple[str, str], row: Mapping[str, Any]) -> bool:
+    """Whether messages of a row of theirs are not in mine, and a pipeline has to read them again.
+
+    The rules are those of `holdfast.ingest.restored`.
+    """
+    if key[0].startswith(_NOT_REPLAYED):
+        return False
+    own = mine.get(key)
+    if key[0] == FORGOTTEN:
+        # Right after a restore, those that only mine has are those that the others have forgotten.
+        files = sum(each[0] == key[1] for each in mine.keys() - theirs.keys())
+        return bool(row["position"] > files + (0 if own is None else own["position"]))
+    if own is None:
+        return True
+    continues = own["begin"] == row["begin"] and own["identity"] == row["identity"]
+    return bool(continues and row["position"] > own["position"])
+
+
+def _check_fed(made: CollectionInfo, fed: RenditionInfo | None) -> None:
+    """Raise `BadInput` if the pipeline of a table could not continue the copy, or the copy has none."""
+    mine = made.holding
+    if fed is None and mine.pipeline is not None:
+        why = f"no source feeds the table any more, and the copy {made.name!r} is for a source"
+    elif fed is not None and mine.pipeline is None:
+        why = f"a source feeds the table, and the copy {made.name!r} is an ordinary table"
+    elif fed is not None and fed.made_from != mine.made_from:
+        why = f"the table is made in another way from its messages than the copy {made.name!r}"
+    else:
+        return
+    raise BadInput(
+        f"{why}, so it can't be brought up to date",
+        hint=f"give a new copy another name, or drop this one: holdfast drop {made.name!r} --force",
     )
+
+
+def _diverged(target: StorageController, made: CollectionInfo, known: int, why: str) -> BadInput:
+    """The error for a copy that others have moved from `known` on."""
+    who, hint = "was written by others", ""
+    if made.holding.pipeline is not None:
+        who = "was fed on from its source, or written by others"
+        hint = "feed only one of the two from now on; to copy again, "
+    seal = ReadSeal.last(target.client.known_writers(made.holding.shards[0]))
+    if sealed := sealed_past(known, seal):
+        hint = "read a copy that follows its table with mode='read', which seals nothing; now "
+    return BadInput(
+        f"the copy {made.name!r} {who}, so it can't be brought up to date: {why}{sealed}",
+        hint=f"{hint}give a new copy another name, or drop this one: holdfast drop {made.name!r}",
+    )
+
+
+def _beyond(reached: int, upper: int) -> str:
+    return f"it has times before {reached}, and the table before {upper}"
 
 
 def _evolved(target: StorageController, made: CollectionInfo, info: CollectionInfo) -> CollectionInfo:
@@ -247,7 +374,12 @@ def _history_needed(what: str, done: str, name: str) -> Iterator[None]:
 
 
 def _begun(
-    target: StorageController, info: CollectionInfo, name: str, wanted: Json, times: dict[str, int]
+    target: StorageController,
+    info: CollectionInfo,
+    fed: RenditionInfo | None,
+    name: str,
+    wanted: Json,
+    times: dict[str, int],
 ) -> CollectionInfo | CopiedTable:
     """The unfinished copy, which is created if there is none; or the finished one of another run."""
     while True:
@@ -263,7 +395,7 @@ def _begun(
             )
         # If another run creates it just now, this one finds it.
         with suppress(UniquenessViolation):
-            made = target.create_collection(_spec(info, name + _SUFFIX))
+            made = target.create_collection(_spec(info, fed, name + _SUFFIX))
             if (done := _finished(target, name, wanted)) is None:
                 return made
             # The other run had ended between the two looks.
@@ -287,8 +419,8 @@ def _finished(target: StorageController, name: str, wanted: Json) -> CopiedTable
     return CopiedTable(name, info.collection_id, **result, was_there=True)
 
 
-def _spec(info: CollectionInfo, name: str) -> CollectionSpec:
-    """A new collection with the columns and policies of a collection."""
+def _spec(info: CollectionInfo, fed: RenditionInfo | None, name: str) -> CollectionSpec:
+    """A new collection with the columns and policies of a collection, and a pipeline like that of `fed`."""
     return CollectionSpec(
         str(uuid.uuid4()),
         name,
@@ -296,6 +428,8 @@ def _spec(info: CollectionInfo, name: str) -> CollectionSpec:
         len(info.holding.shards),
         info.holding.hash_columns,
         comments=info.comments,
+        source_fed=fed is not None,
+        made_from="" if fed is None else fed.made_from,
         retain_ms=info.retain_ms,
         names=info.names,
     )
@@ -340,10 +474,11 @@ def _is_of(job: JobRecord, wanted: Json) -> bool:
 
 
 class _Copy:
-    """One run of a copy."""
+    """One run of a copy. Use it in a `with` block."""
 
     def __init__(
         self,
+        source: StorageController,
         reader: CollectionReader,
         target: StorageController,
         made: CollectionInfo,
@@ -351,6 +486,7 @@ class _Copy:
         upper: int,
         on_rows: OnRows,
     ) -> None:
+        self._source = source
         self._reader = reader
         self._target = target
         self._made = made
@@ -358,43 +494,102 @@ class _Copy:
         self._upper = upper
         self._on_rows = on_rows
         self._done = 0
+        self._stack = ExitStack()
+        self._kept = self._kept_of(self._stack, source, reader.info.collection_id)
 
-    def fill(self) -> None:
-        """Copy what is missing."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _kept_of(self, stack: ExitStack, controller: StorageController, id_: str) -> list[PipelineHistory]:
+        """What the pipelines of a collection kept, if the copy has that too."""
+        if self._made.holding.pipeline is None:
+            return []
+        describe = partial(controller.describe, id_)
+        return [
+            stack.enter_context(
+                PipelineHistory(controller.client, describe, number, purpose=_PURPOSE, lease_s=_LEASE_S)
+            )
+            for number in range(len(KEPT))
+        ]
+
+    def evolve(self, info: CollectionInfo) -> None:
+        """Give the copy the columns that the table has got since. Raises `BadInput` for other changes."""
+        self._made = _evolved(self._target, self._made, info)
+
+    def fill(self, known: int | None = None) -> None:
+        """Copy what is missing. The copy is known to be right before `known`, if that is given.
+
+        Raises `BadInput` if others write something else meanwhile.
+        """
         id_ = self._made.collection_id
-        writer = self._target.writer(id_, purpose=self._target.purpose_of("load"))
-        while (reached := writer.upper()) < self._upper:
-            # If another run of this copy was faster, the next look shows how far it is.
-            with suppress(UpperMismatch):
-                self._step(writer, reached)
+        writes = self._writes()
+        reached = writes.upper() if known is None else known
+        while reached < self._upper:
+            for until, rows, kept in self._missing(reached):
+                try:
+                    writes.append(self._counted(rows), kept, reached, until + 1)
+                except UpperMismatch:
+                    # Another run of this copy was faster, unless it is somebody else.
+                    before, reached = reached, writes.upper()
+                    if known is not None:
+                        self.compare(before, reached)
+                    break
+                reached = until + 1
         if self._upper and self._target.frontiers(id_).since < self._since:
             # Times before it would be shown as empty.
             self._target.set_retention_hold(id_, self._since)
 
-    def _step(self, writer: CollectionWriter, reached: int) -> None:
-        """Append what comes next: the contents at the since, or some changes after it."""
+    def _missing(self, reached: int) -> Iterator[tuple[int, Iterable[pa.Table], Sequence[pa.Table | None]]]:
+        """What comes next, in pieces: the contents at the since, or the changes after it.
+
+        Each piece has its last time, its updates, and those of what is kept. Take it before the next one.
+        """
         if not reached:
-            rows = _at(self._reader.snapshot(self._since), self._since)
-            self._append(writer, rows, reached, self._since + 1)
-            return
-        for until, changes in _changes(self._reader, reached - 1, self._upper - 1):
-            self._append(writer, changes, reached, until + 1)
+            first = _at(self._reader.snapshot(self._since), self._since)
+            yield self._since, first, [_gathered(each.at(self._since)) for each in self._kept]
+            reached = self._since + 1
+        for until, rows in _changes(self._reader, reached - 1, self._upper - 1, self._kept):
+            yield until, rows, [_gathered(each.changes(reached - 1, until)) for each in self._kept]
             reached = until + 1
 
-    def _append(
-        self, writer: CollectionWriter, rows: Iterable[pa.Table], expected: int, new_upper: int
-    ) -> None:
-        names = writer.info.names.with_hidden()
-        with writer.bulk(far_ahead=True, hidden=True) as bulk:
-            for piece in rows:
-                stored = _fitted(piece, writer.info.stored_schema)
-                bulk.add(logical_rows(names.shown_rows(stored), writer.full_schema))
-                self._done += piece.num_rows
-                self._on_rows("copying", self._done)
-            position = writer.position()
-            if position.upper != expected:
-                raise UpperMismatch(expected, position.upper, shard_id=f"collection {self._made.name}")
-            self._target.client.multi_write(bulk.prepare(position, new_upper).steps)
+    def _writes(self) -> "_TableWrites | _FedWrites":
+        if self._made.holding.pipeline is None:
+            return _TableWrites(self._target, self._made)
+        return _FedWrites(self._target, self._made)
+
+    def _counted(self, rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        for piece in rows:
+            yield piece
+            self._done += piece.num_rows
+            self._on_rows("copying", self._done)
+
+    def compare(self, known: int, reached: int) -> None:
+        """Raise `BadInput` unless the copy, known to be right before a time, is right before another one."""
+        if reached == known:
+            return
+        if reached < known:
+            raise self._diverged(known, "it was handed over to another rendition")
+        upper = self._source.frontiers(self._reader.info.collection_id).upper
+        if reached > upper:
+            raise self._diverged(known, _beyond(reached, upper))
+        # Without any known time, the source has nothing any more before its since.
+        since = max(self._since, self._reader.since())
+        if not known and reached <= since:
+            raise AsOfTooEarly(reached - 1, since)
+
+        def sums(part: _Part) -> _Sums | _Sum:
+            return self._change_sums(part, known, reached)[0] if known else self._sums(part, since, reached)
+
+        with self._both() as both:
+            for wanted, found in both:
+                if sums(wanted) != sums(found):
+                    raise self._diverged(known, f"its latest times have other {wanted.what} than the table")
+
+    def _diverged(self, known: int, why: str) -> BadInput:
+        return _diverged(self._target, self._made, known, why)
 
     def checked(self) -> Json:
         """The result of the copy. Raises `CorruptBlob` if it differs from the source."""
@@ -402,17 +597,19 @@ class _Copy:
             return {"since": 0, "upper": 0, "rows": 0, "changes": 0, "checksum": f"{0:016x}"}
         # A run that continues may find that the source has given up the first times.
         since = max(self._since, self._reader.since())
-        wanted, changes = self._sums(self._reader, since)
-        with self._copied() as reader:
-            found, _ = self._sums(reader, since)
-        if found != wanted:
-            raise self._differs(wanted.rows, wanted.checksum, found.rows, found.checksum)
+        sums = []
+        with self._both() as both:
+            for wanted, found in both:
+                theirs, mine = (self._sums(each, since, self._upper) for each in (wanted, found))
+                if mine != theirs:
+                    raise self._differs(wanted.what, theirs.rows, theirs.checksum, mine.rows, mine.checksum)
+                sums.append(theirs)
         return {
             "since": self._since,
             "upper": self._upper,
-            "rows": found.rows,
-            "changes": changes,
-            "checksum": found.checksum,
+            "rows": sums[0].rows,
+            "changes": sums[0].updates,
+            "checksum": sums[0].checksum,
         }
 
     def checked_after(self, done: CopiedTable) -> Json:
@@ -421,77 +618,83 @@ class _Copy:
         What was the same in both at a time is the same later if the changes are. So only these are read.
         Raises `CorruptBlob` if they differ.
         """
-        wanted, changes = self._change_sums(self._reader, done.upper - 1, self._upper - 1)
-        with self._copied() as reader:
-            found, _ = self._change_sums(reader, done.upper - 1, self._upper - 1)
-        if found != wanted:
-            raise self._differs(wanted.rows, _hex(wanted.timed), found.rows, _hex(found.timed))
+        sums = []
+        with self._both() as both:
+            for wanted, found in both:
+                theirs, updates = self._change_sums(wanted, done.upper, self._upper)
+                mine, _ = self._change_sums(found, done.upper, self._upper)
+                if mine != theirs:
+                    raise self._differs(
+                        wanted.what, theirs.rows, _hex(theirs.timed), mine.rows, _hex(mine.timed)
+                    )
+                sums.append((theirs, updates))
+        total, updates = sums[0]
         return {
             "since": self._since,
             "upper": self._upper,
-            "rows": done.rows + wanted.rows,
-            "changes": done.changes + changes,
-            "checksum": _hex(int(done.checksum, 16) + wanted.timed + wanted.plain),
+            "rows": done.rows + total.rows,
+            "changes": done.changes + updates,
+            "checksum": _hex(int(done.checksum, 16) + total.plain + total.timed),
         }
 
-    def is_same(self, known: int, reached: int) -> bool:
-        """Whether the copy has the changes of the source from a time on and before another."""
-        wanted, _ = self._change_sums(self._reader, known - 1, reached - 1)
-        with self._copied() as reader:
-            return self._change_sums(reader, known - 1, reached - 1)[0] == wanted
-
-    def _copied(self) -> CollectionReader:
+    @contextmanager
+    def _both(self) -> Iterator[list[tuple["_Part", "_Part"]]]:
+        """What is compared: each part of the source, and that of the copy. The contents are first."""
         id_ = self._made.collection_id
-        return self._target.reader(id_, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S)
+        with ExitStack() as stack:
+            copied = stack.enter_context(
+                self._target.reader(id_, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S)
+            )
+            theirs: list[_Part] = [_Contents(self._reader, self._made.stored_schema), *self._kept]
+            mine: list[_Part] = [
+                _Contents(copied, self._made.stored_schema),
+                *self._kept_of(stack, self._target, id_),
+            ]
+            yield list(zip(theirs, mine, strict=True))
 
-    def _differs(self, rows: int, checksum: str, found_rows: int, found_checksum: str) -> CorruptBlob:
+    def _differs(self, what: str, rows: int, checksum: str, found_rows: int, found_sum: str) -> CorruptBlob:
         return CorruptBlob(
             self._made.name,
-            f"{rows} rows with checksum {checksum}, as in the source",
-            f"{found_rows} rows with checksum {found_checksum}",
+            f"{rows} {what} with checksum {checksum}, as in the source",
+            f"{found_rows} {what} with checksum {found_sum}",
             hint=f"drop it, and copy again: holdfast drop {self._made.name!r} --force",
         )
 
-    def _change_sums(self, reader: CollectionReader, after: int, until: int) -> tuple[_ChangeSums, int]:
-        """The sums of the changes after a time and up to another one, and the number of updates."""
-        schema = self._made.stored_schema
-        rows = timed = plain = updates = 0
-        for _, pieces in _changes(reader, after, until):
-            for piece in pieces:
-                counted, total = self._sum([piece], schema, [*schema.names, TIME], updates)
-                rows, timed = rows + counted, timed + total
-                plain += self._sum([piece], schema, schema.names, updates)[1]
-                updates += piece.num_rows
-        return _ChangeSums(rows, timed % _MODULUS, plain % _MODULUS), updates
+    def _change_sums(self, part: "_Part", known: int, upper: int) -> tuple[_Sum, int]:
+        """The sums of the changes from a time on and before an upper, and the number of updates."""
+        counted = _Counted(part.changes(known - 1, upper - 1))
+        return self._sum(counted, part.schema), counted.rows
 
-    def _sums(self, reader: CollectionReader, since: int) -> tuple[_Sums, int]:
-        schema, until = self._made.stored_schema, self._upper - 1
-        _, first = self._sum(_at(reader.snapshot(since), since), schema, schema.names)
-        changes = total = 0
-        for _, rows in _changes(reader, since, until):
-            counted = _Counted(rows)
-            total += self._sum(counted, schema, [*schema.names, TIME])[1]
-            changes += counted.rows
-        rows_, last = self._sum(_at(reader.snapshot(until), until), schema, schema.names)
-        return _Sums(rows_, first, total % _MODULUS, last), changes
+    def _sums(self, part: "_Part", since: int, upper: int) -> _Sums:
+        """The sums from a time on and before an upper."""
+        first = self._sum(part.at(since), part.schema)
+        changes, updates = self._change_sums(part, since + 1, upper)
+        last = self._sum(part.at(upper - 1), part.schema)
+        return _Sums(last.rows, first.plain, changes.timed, last.plain, updates)
 
-    def _sum(
-        self, rows: Iterable[pa.Table], schema: Schema, columns: Sequence[str], done: int = 0
-    ) -> tuple[int, int]:
-        """The number of rows, and the sum of their hashes. Both count a row as often as its diff says.
-
-        So many rows were `done` before.
-        """
-        count = total = 0
+    def _sum(self, rows: Iterable[pa.Table], schema: Schema) -> _Sum:
+        """The number of rows, and the sums of their hashes. All count a row as often as its diff says."""
+        count = plain = timed = done = 0
         for piece in rows:
             for batch in _fitted(piece, schema).to_batches():
                 diffs = batch.column(DIFF).to_numpy()
-                hashes = row_hash(batch, columns)
+                signed = diffs.astype(np.int64).view(np.uint64)
+                hashes = row_hash(batch, schema.names)
                 count += int(diffs.sum())
-                total += int((hashes * diffs.astype(np.int64).view(np.uint64)).sum(dtype=np.uint64))
+                plain += int((hashes * signed).sum(dtype=np.uint64))
+                at_times = _mixed(hashes, batch.column(TIME).to_numpy())
+                timed += int((at_times * signed).sum(dtype=np.uint64))
                 done += batch.num_rows
                 self._on_rows("checking", done)
-        return count, total % _MODULUS
+        return _Sum(count, plain % _MODULUS, timed % _MODULUS)
+
+
+def _mixed(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The hashes of rows at times, from the hashes of the rows: SplitMix64."""
+    mixed: npt.NDArray[np.uint64] = hashes + times * _STEP
+    for shift, factor in _MIXING:
+        mixed = (mixed ^ (mixed >> shift)) * factor
+    return mixed ^ (mixed >> _LAST_SHIFT)
 
 
 class _Counted:
@@ -507,13 +710,112 @@ class _Counted:
             yield table
 
 
-def _changes(reader: CollectionReader, after: int, until: int) -> Iterator[tuple[int, Iterable[pa.Table]]]:
+class _Part(Protocol):
+    """A part of a collection that is copied and compared."""
+
+    what: str
+    schema: Schema
+
+    def at(self, time: int) -> Iterable[pa.Table]:
+        """The rows at a time, as updates."""
+
+    def changes(self, after: int, until: int) -> Iterable[pa.Table]:
+        """The updates after a time and up to another."""
+
+
+class _Contents:
+    """The contents of a collection, with the columns of `schema`."""
+
+    what = "rows"
+
+    def __init__(self, reader: CollectionReader, schema: Schema) -> None:
+        self.schema = schema
+        self._reader = reader
+
+    def at(self, time: int) -> Iterator[pa.Table]:
+        return _at(self._reader.snapshot(time), time)
+
+    def changes(self, after: int, until: int) -> Iterator[pa.Table]:
+        return chain.from_iterable(rows for _, rows in _changes(self._reader, after, until))
+
+
+class _TableWrites:
+    """Appends to a copy that is an ordinary table."""
+
+    def __init__(self, target: StorageController, made: CollectionInfo) -> None:
+        self._target = target
+        self._name = made.name
+        self._writer = target.writer(made.collection_id, purpose=target.purpose_of("load"))
+
+    def upper(self) -> int:
+        return self._writer.upper()
+
+    def append(self, rows: Iterable[pa.Table], kept: Sequence[object], expected: int, new_upper: int) -> None:
+        """Append rows. Raises `UpperMismatch`, and changes nothing then."""
+        assert not kept, "a table has nothing else"
+        writer = self._writer
+        names = writer.info.names.with_hidden()
+        with writer.bulk(far_ahead=True, hidden=True) as bulk:
+            for piece in rows:
+                stored = _fitted(piece, writer.info.stored_schema)
+                bulk.add(logical_rows(names.shown_rows(stored), writer.full_schema))
+            position = writer.position()
+            if position.upper != expected:
+                raise UpperMismatch(expected, position.upper, shard_id=f"collection {self._name}")
+            self._target.client.multi_write(bulk.prepare(position, new_upper).steps)
+
+
+class _FedWrites:
+    """Appends to a copy with a pipeline: rows and what is kept, in one commit."""
+
+    def __init__(self, target: StorageController, made: CollectionInfo) -> None:
+        self._client = target.client
+        self._schema = made.stored_schema
+        id_, rendition = made.collection_id, made.holding.id
+        self._writer = target.rendition_writer(id_, rendition, purpose=target.purpose_of("load"))
+
+    def upper(self) -> int:
+        return self._writer.upper()
+
+    def append(
+        self, rows: Iterable[pa.Table], kept: Sequence[pa.Table | None], expected: int, new_upper: int
+    ) -> None:
+        """Append rows, and what is kept. Raises like `RenditionWriter.append`."""
+        writer = self._writer
+        batches = self._batches(rows)
+        uploads = []
+        # Many steps of a pipeline have no rows.
+        if (first := next(batches, None)) is not None:
+            tickets, rest = writer.upload_tickets(), chain([first], batches)
+            uploads.append(
+                upload_rows(self._client, rest, writer.rendition, tickets, meanwhile=writer.keep_alive)
+            )
+        writer.append(None, expected, new_upper, kept=kept, uploads=uploads)
+
+    def _batches(self, rows: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        for piece in rows:
+            self._writer.keep_alive()
+            for batch in _fitted(piece, self._schema).to_batches():
+                if batch.num_rows:
+                    yield batch
+
+
+def _gathered(tables: Iterable[pa.Table]) -> pa.Table | None:
+    found = list(tables)
+    return pa.concat_tables(found) if found else None
+
+
+def _changes(
+    reader: CollectionReader, after: int, until: int, kept: Sequence[PipelineHistory] = ()
+) -> Iterator[tuple[int, Iterable[pa.Table]]]:
     """The changes after `after` and up to `until`, in pieces: the last time of each, and its updates.
 
-    Take the updates of a piece before the next one.
+    No piece has too many updates of what is `kept`. Take the updates of a piece before the next one.
     """
     while after < until:
         last = reader.changed_within(after, until, _CHUNK_ROWS)
+        for each in kept:
+            last = each.changed_within(after, last, _CHUNK_ROWS)
         if reader.changes_at(last, _CHUNK_ROWS) <= _CHUNK_ROWS:
             yield last, _listened(reader, after, last)
         elif last > after + 1:

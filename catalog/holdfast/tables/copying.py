@@ -37,8 +37,12 @@ def copy_table(
 
     `url` and `to` are locations, as for `holdfast.table`, and `to_consensus` is the consensus store of `to`.
     The copy has the columns, comments and retention of the table, and returns the same rows at each time from
-    its `since` on and before its `upper`. The upper is that of the table when the copy began. A copy of a
-    table that a source feeds is not fed.
+    its `since` on and before its `upper`. The upper is that of the table when the copy began.
+
+    A copy of a table that a source feeds also has the bindings and the bad records of all these times, in the
+    commits of the rows. So `holdfast.ingest_source` may feed the copy from there on. The copy has its own id,
+    and so its own consumer group and replication slot. Once it was fed, it is no copy any more: another run
+    refuses it.
 
     Until it is complete and checked, the copy is called `<name>.copying`. If the copy is interrupted, call
     this again: it continues. If it was finished before, this appends the times that the copy lacks, and reads
@@ -49,7 +53,9 @@ def copy_table(
         CollectionNotFound: there is no such table.
         UniquenessViolation: the target has another table with this name.
         BadInput: the source has given up history that the copy still needs. Or the copy can't be brought up
-            to date: others have written to it or altered it, or columns of the table were renamed or dropped.
+            to date: it was fed from its source, others have written to it or altered it, or columns of the
+            table were renamed or dropped. Or the table was restored, and its pipeline has not yet read again
+            what it had before.
         CorruptBlob: the check found that the copy differs.
     """
     source, leave = _enter_source(url, consensus)

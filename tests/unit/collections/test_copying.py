@@ -10,9 +10,10 @@ import pytest
 
 import holdfast
 from holdfast.collections import CollectionInfo, StorageController
-from holdfast.collections.copying import _Copy, copy_all, copy_collection
+from holdfast.collections.copying import _TableWrites, copy_all, copy_collection
 from holdfast.errors import BadInput, CorruptBlob, StorageError, UniquenessViolation
 from holdfast.persist import PersistClient
+from holdfast.persist.upkeep.leases import SEAL_FOR_A_READ
 from holdfast.tables import Table
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan
 from unit.collections.stores import Stores
@@ -193,13 +194,13 @@ def test_a_copy_that_differs_keeps_its_name_and_says_so() -> None:
     table.append({"id": [1, 2]})
     table.append({"id": [3]})
     source, target = StorageController(client), StorageController(other)
-    append = _Copy._append
+    append = _TableWrites.append
 
-    def lossy(self: Any, writer: Any, rows: Any, expected: int, new_upper: int) -> None:
-        append(self, writer, [each.slice(1) for each in rows], expected, new_upper)
+    def lossy(self: Any, rows: Any, *given: Any) -> None:
+        append(self, [each.slice(1) for each in rows], *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Copy, "_append", lossy)
+        patch.setattr(_TableWrites, "append", lossy)
         with pytest.raises(CorruptBlob, match=r"t\.copying"):
             copy_collection(source, target, source.describe("t").collection_id, "t")
     assert [each.name for each in holdfast.list_tables(other)] == ["t.copying"]
@@ -382,6 +383,71 @@ def test_a_copy_that_others_wrote_is_refused() -> None:
             assert refused.value.hint.endswith("holdfast drop 't'")
             table.append({"id": [2]})
         assert sorted(copy.read()["id"].to_pylist()) == [1, 7]
+
+
+def test_a_copy_that_others_write_while_it_is_brought_up_to_date_is_not_overwritten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.collections.copying._CHUNK_ROWS", 2)
+    client, other = Stores().open(), Stores().open()
+    table = holdfast.table(client, "t", columns={"id": "int64"}, retain="forever")
+    table.append({"id": [1]})
+    holdfast.copy_table(client, "t", other)
+    with holdfast.table(other, "t") as copy:
+        for number in range(2, 20):
+            table.append({"id": [number]})
+        times = [table.upper]
+
+        def write(what: str, rows: int) -> None:
+            if what == "copying" and rows > 6 and len(times) == 1:
+                times.append(copy.append({"id": [100]}))
+
+        table.append({"id": [20]})
+        with pytest.raises(BadInput, match="was written by others"):
+            holdfast.copy_table(client, "t", other, on_rows=write)
+        assert copy.upper == times[1] + 1
+        assert 100 in copy.read()["id"].to_pylist()
+
+
+def test_a_copy_that_a_read_has_sealed_says_so() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = holdfast.table(client, "t", columns={"id": "int64"}, retain="forever")
+    first = table.append({"id": [1]})
+    holdfast.copy_table(client, "t", other)
+    StorageController(other).writer("t", purpose=SEAL_FOR_A_READ).seal(first + 5)
+    writer = StorageController(client).writer("t", purpose="test")
+    writer.append([{"id": 2}], first + 1, first + 9)
+    with pytest.raises(BadInput, match=r"other rows than the table; a read by host .* sealed it") as refused:
+        holdfast.copy_table(client, "t", other)
+    assert "mode='read'" in refused.value.hint
+
+
+def test_an_empty_copy_that_others_wrote_is_refused() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = holdfast.table(client, "t", columns={"id": "int64"})
+    holdfast.copy_table(client, "t", other)
+    with holdfast.table(other, "t") as copy:
+        copy.append({"id": [7]})
+        with pytest.raises(
+            BadInput, match=r"was written by others.*: it has times before \d+, and the table"
+        ):
+            holdfast.copy_table(client, "t", other)
+        while table.append({"id": [1]}) < copy.upper:
+            pass
+        with pytest.raises(BadInput, match=r"was written by others.*: its latest times have other rows"):
+            holdfast.copy_table(client, "t", other)
+        assert copy.read()["id"].to_pylist() == [7]
+
+
+def test_the_check_counts_each_change_once() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = holdfast.table(client, "t", columns={"id": "int64"}, retain="forever")
+    table.append({"id": [1]})
+    holdfast.copy_table(client, "t", other)
+    table.append({"id": [*range(10, 30)]})
+    seen: list[tuple[str, int]] = []
+    holdfast.copy_table(client, "t", other, on_rows=lambda *each: seen.append(each))
+    assert seen == [("copying", 20), ("checking", 20), ("checking", 20)]
 
 
 def test_times_of_a_copy_that_have_the_same_rows_are_no_difference() -> None:

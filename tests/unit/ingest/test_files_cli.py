@@ -215,15 +215,29 @@ def test_a_file_is_not_copied_for_each_of_its_records(place: Place) -> None:
     assert place.out("count", "texts").strip() == "2200"
 
 
-def test_the_copy_of_a_collection_that_a_source_feeds_says_what_it_lacks(place: Place) -> None:
+def test_a_location_moves_with_what_its_sources_have_fed(place: Place) -> None:
     place.file("a.csv", "id,n\n1,5\n2,x\n")
-    assert place.fed("l", {"id": "int64", "n": "int64?"}, format={"csv": {}}).exit_code == 0
-    to = str(place.folder.parent / "copy")
-    # So does a run that finds the copy up to date.
+    columns = {"n": "int64?"}
+    assert place.fed("l", {"id": "int64", **columns}, format={"csv": {}}).exit_code == 0
+    to, old = str(place.folder.parent / "copy"), place.url
+    # A run that finds the copy up to date says it too.
     for _ in range(2):
-        result = place.run("copy", "l", "--to", to)
+        result = place.run("copy", "--all", "--to", to)
         assert result.exit_code == 0, result.stderr
-        assert "l is an ordinary table" in result.stderr
-        assert "its offsets, errors and state were not copied" in result.stderr
-    found = json.loads(place.out("copy", "l", "--to", to, "--json"))
-    assert [each["was_fed"] for each in found["copied"]] == [True]
+        assert "l has the offsets and errors of its source" in result.stderr
+    place.file("b.csv", "id,n\n3,7\n")
+    assert place.fed("l", {"id": "int64", **columns}, format={"csv": {}}).exit_code == 0
+    found = json.loads(place.out("copy", "--all", "--to", to, "--json"))
+    assert [(each["was_fed"], each["rows"]) for each in found["copied"]] == [(True, 2)]
+    kept = [place.out("collection", what, "l") for what in ("offsets", "errors")]
+    place.url = to
+    assert [place.out("collection", what, "l") for what in ("offsets", "errors")] == kept
+    (place.folder / "a.csv").unlink()
+    place.file("c.csv", "id,n\n4,y\n5,9\n")
+    assert place.fed("l", {"id": "int64", **columns}, format={"csv": {}}).exit_code == 0
+    assert sorted((each["id"], each["n"]) for each in place.rows("l")) == [(1, 5), (3, 7), (5, 9)]
+    assert place.out("collection", "errors", "l").count(".csv") == 2
+    place.url = old
+    refused = place.run("copy", "l", "--to", to)
+    assert refused.exit_code == 2
+    assert "the copy 'l' was fed on from its source, or written by others" in refused.stderr

@@ -46,9 +46,9 @@ def copy(
     unless others have written to it. With --all, all copies have the uppers of one moment. Catalogs are not
     copied: see 'holdfast migrate'.
 
-    The copy of a collection that a source feeds is an ordinary table: its offsets, its errors and the state
-    of its pipeline stay behind. 'holdfast persist backup' copies a whole location with them. A snapshot of
-    the collection has offsets and errors: 'holdfast collection restore --create' makes a collection of it.
+    The copy of a collection that a source feeds also has its offsets and its errors, at each of these times.
+    To move it, end 'holdfast ingest', copy once more, and start 'holdfast ingest' with the location of the
+    copy: it goes on exactly there. Once it was fed there, it can't be brought up to date any more.
 
     Until it is complete and checked, a copy is called NAME.copying. If the command is interrupted, run it
     again: it continues.
@@ -103,7 +103,6 @@ def _show(copied: "CopiedTable") -> None:
     )
     if copied.was_fed:
         note(
-            f"{copied.name} is an ordinary table: a source feeds what was copied, and its offsets, errors and"
-            " state were not copied. To keep them together, copy the location with 'holdfast persist backup',"
-            " or restore a snapshot of the collection with 'holdfast collection restore --create'"
+            f"{copied.name} has the offsets and errors of its source. To go on there, end 'holdfast ingest'"
+            " of the collection that was copied, copy once more, and start it with the location of the copy"
         )

@@ -21,7 +21,7 @@ from holdfast.cli import main
 from holdfast.collections import Recipe, StorageController
 from holdfast.errors import BadInput, SourceChanged, SourceStalled
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source, ingestion_of, parse
-from holdfast.ingest.kept import offsets
+from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.source import Binding, LastMessage, Piece
 from holdfast.ingest.sources import kafka_client
 from holdfast.ingest.sources.kafka import Kafka
@@ -862,6 +862,53 @@ def test_a_collection_restored_from_a_snapshot_reads_again_what_kafka_still_has(
     with pytest.raises(SourceStalled, match=r"messages 2 to 2 of partition 0 of topic .* were deleted"):
         fed_(own)
     assert fed_({**own, "onReset": "NewEpoch"}) == [1, 2, 4, 5, 6]
+
+
+def test_a_copied_location_is_fed_on_exactly_once(tmp_path: Path, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    here, there, late = (f"file://{tmp_path}/{name}" for name in ("here", "there", "late"))
+    named = topic.block()
+    block = {"kafka": {name: each for name, each in named.items() if name != "group"}, "format": {"json": {}}}
+    sent: list[int] = []
+
+    def send(*ids: int) -> None:
+        for id_ in ids:
+            topic.send(row(id_), partition=id_ % 2)
+        topic.send(b"bad", partition=ids[0] % 2)
+        sent.extend(ids)
+
+    def found(url: str) -> tuple[list[int], list[tuple[str, int, int]], int]:
+        with PersistClient.open(url) as client:
+            controller = StorageController(client)
+            bound = offsets(controller, "orders")[1].to_pylist()
+            return (
+                ids(client),
+                sorted((each["partition"], each["position"], each["total"]) for each in bound),
+                errors(controller, "orders")[1].num_rows,
+            )
+
+    send(*range(10))
+    ingest_source(here, "orders", {**block, "batch": {"maxRows": 3}}, schema=SCHEMA, once=True)
+    holdfast.copy_tables(here, there)
+    send(*range(10, 15))
+    ingest_source(here, "orders", block, once=True)
+    holdfast.copy_tables(here, there)
+    holdfast.copy_tables(here, late)
+    assert found(there) == found(here)
+    send(*range(15, 22))
+    for url in (there, here):
+        ingest_source(url, "orders", block, once=True)
+        messages = sum(total for _, _, total in found(url)[1])
+        assert (found(url)[0], found(url)[2], messages) == (sorted(sent), 3, len(sent) + 3)
+    with pytest.raises(BadInput, match="'orders' was fed on from its source"):
+        holdfast.copy_tables(here, there)
+    # Another place, which came too late: never a silent gap.
+    ingest_source(here, "orders", {"kafka": named, "format": {"json": {}}}, once=True)
+    with pytest.raises(SourceStalled, match=f"consumer group {topic.group} has committed offset"):
+        ingest_source(late, "orders", {"kafka": named, "format": {"json": {}}}, once=True)
+    topic.delete_below(dict.fromkeys((0, 1), 10))
+    with pytest.raises(SourceStalled, match="were deleted before they were read"):
+        ingest_source(late, "orders", block, once=True)
 
 
 def test_a_new_collection_does_not_take_over_a_group(client: PersistClient, kafka: Broker) -> None:
