@@ -25,6 +25,9 @@ a position has exactly the transactions whose commit ends there or before.
   crash, the transactions between the two are read again, and the last of them must be this one. Otherwise the
   server has another log than before: an older copy of its data directory, whose log has grown again. The slot
   moves only after that.
+- If the binding names the slot of another reader, the collection is a copy of one that is fed elsewhere. The
+  server then copies that slot, unless it is beyond the binding, and the next step binds the name of the copy.
+  So both go on, each with its own slot, and neither moves the slot of the other.
 - A server that sends nothing for too long is gone. If the pipeline is to end, reading ends at once
   (`Stopped`), and what was read is not bound.
 - If the slot is gone, lost or confirmed beyond the binding, or a fact is another one, the source is stalled.
@@ -40,6 +43,7 @@ from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
+import xxhash
 from psycopg import errors
 
 from holdfast.errors import BadInput, SourceChanged, SourceStalled
@@ -163,6 +167,7 @@ class Postgres:
         identity = SlotIdentity.of(binding.identity)
         if identity.facts is None:
             return [self._contents.attempted(binding, identity, slots)]
+        identity, slots = self._own(identity, slots, binding.position)
         try:
             facts = self._compare(server, slots, binding, identity)
         except SourceStalled:
@@ -212,6 +217,28 @@ class Postgres:
         return server
 
     # The comparison of the binding with what the server has
+
+    def _own(
+        self, identity: SlotIdentity, slots: dict[str, Slot], position: int
+    ) -> tuple[SlotIdentity, dict[str, Slot]]:
+        """The identity with a slot of this reader, and the slots of this reader.
+
+        A slot of another reader is copied, if it has all changes after a position. Otherwise it stays.
+        """
+        if identity.slot.startswith(self._table.prefix):
+            return identity, slots
+        # Each instance finds the same name.
+        own = f"{self._table.prefix}{xxhash.xxh32_hexdigest(identity.slot.encode())}"
+        if own not in slots:
+            if not self._table.copy_slot(identity.slot, own, position):
+                return identity, slots
+            slots = self._table.slots()
+            if own in slots and slots[own].confirmed > position:
+                # It was moved just now.
+                with suppress(errors.ObjectInUse, errors.UndefinedObject):
+                    self._table.drop(own)
+                return identity, slots
+        return replace(identity, slot=own), slots
 
     def _compare(
         self, server: ServerState, slots: Mapping[str, Slot], binding: Binding, identity: SlotIdentity
@@ -469,7 +496,7 @@ class Postgres:
         if binding is None or not self._confirmed < binding.position <= self._agreed:
             return
         slot = SlotIdentity.of(binding.identity)
-        if slot.facts is None:
+        if slot.facts is None or not slot.slot.startswith(self._table.prefix):
             return
         upto = {"slot": slot.slot, "upto": lsn(binding.position)}
         try:

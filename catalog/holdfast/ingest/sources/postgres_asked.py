@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 from holdfast.errors import HoldfastError, SourceChanged, SourceStalled
 from holdfast.ingest.sources.postgres_client import PATIENCE_S, PostgresClient, is_lost
 from holdfast.ingest.sources.postgres_server import (
+    COPY_SLOT,
     SERVER,
     SLOT_WAIT,
     SLOTS,
@@ -98,6 +99,17 @@ class AskedTable:
         rows = self.ask("look at the slots", SLOTS, {"prefix": self.prefix})
         ours = len(self.prefix) + 8
         return {each[0]: Slot(*each) for each in rows if len(each[0]) == ours}
+
+    def copy_slot(self, name: str, copy: str, position: int) -> bool:
+        """Copy a slot of another reader. False if it is gone, or beyond a position."""
+        asked = {"slot": name, "copy": copy, "position": position}
+        try:
+            return bool(self.client.rows(COPY_SLOT, asked))
+        except errors.DuplicateObject:
+            # Another instance was faster.
+            return True
+        except psycopg.Error as error:
+            raise self.client.failure(f"copy slot {name}", error) from error
 
     def slot_wait(self, process: int) -> SlotWait:
         """What a process of the server that makes a slot waits for."""

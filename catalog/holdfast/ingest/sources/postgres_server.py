@@ -23,6 +23,12 @@ SELECT slot_name::text, plugin::text, database::text, (confirmed_flush_lsn - '0/
 FROM pg_replication_slots WHERE slot_type = 'logical' AND starts_with(slot_name::text, %(prefix)s)
 """
 
+COPY_SLOT: Final[LiteralString] = """
+SELECT pg_copy_logical_replication_slot(slot_name, %(copy)s::name) FROM pg_replication_slots
+WHERE slot_name = %(slot)s AND plugin = 'pgoutput' AND database = current_database()
+  AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn - '0/0' <= %(position)s
+"""
+
 SLOT_WAIT: Final[LiteralString] = """
 SELECT wait.locktype IS NOT NULL, holder.pid, active.usename::text, active.application_name,
   extract(epoch FROM clock_timestamp() - coalesce(active.xact_start, prepared.prepared))::float8,

@@ -1172,6 +1172,43 @@ def test_a_collection_restored_from_a_snapshot_stalls_until_the_table_is_read_ag
         assert Counter((each["id"], each["name"]) for each in found.read().to_pylist()) == table.rows()
 
 
+def test_a_copied_location_goes_on_with_a_slot_of_its_own(tmp_path: Path, table: PgTable) -> None:
+    block = {"postgres": table.block()}
+    here, there, late = (f"file://{tmp_path}/{name}" for name in ("here", "there", "late"))
+
+    def fed_rows(url: str, **changed: Any) -> Counter[tuple[Any, ...]]:
+        ingest_source(url, "orders", {"postgres": table.block(**changed)}, once=True)
+        with holdfast.table(url, "orders", mode="read") as found:
+            return Counter((each["id"], each["name"]) for each in found.read().to_pylist())
+
+    table.insert((1, "a"), (2, "b"))
+    ingest_source(here, "orders", block, schema=ORDERS, once=True)
+    (first,) = table.slots()
+    holdfast.copy_tables(here, there)
+    table.insert((3, "c"))
+    table.run("DELETE FROM orders WHERE id = 1")
+    assert fed_rows(there) == table.rows()
+    mine = set(table.slots()) - {first}
+    assert len(mine) == 1
+    # Neither moves the slot of the other one.
+    assert fed_rows(here) == table.rows()
+    holdfast.copy_tables(here, late)
+    for number in range(10, 13):
+        table.insert((number, "d"))
+        table.run("UPDATE orders SET name = 'e' WHERE id = 2")
+        for url in (there, here):
+            assert fed_rows(url) == table.rows()
+    assert set(table.slots()) == {first, *mine}
+    # The slot has passed what this copy has.
+    with pytest.raises(SourceStalled, match=r"slot .* belongs to another .* changes from .* may be lost"):
+        fed_rows(late)
+    assert set(table.slots()) == {first, *mine}
+    assert fed_rows(late, onReset="NewEpoch") == table.rows()
+    assert set(table.slots()) > {first, *mine}
+    with pytest.raises(BadInput, match="'orders' was fed on from its source"):
+        holdfast.copy_tables(here, there)
+
+
 def test_a_failover_with_the_slot_goes_on_and_without_it_stalls(
     client: PersistClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
