@@ -224,14 +224,14 @@ def test_a_kill_at_every_write(monkeypatch: pytest.MonkeyPatch, fault: Fault, st
 def test_a_kill_while_it_is_brought_up_to_date(
     monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int
 ) -> None:
-    monkeypatch.setattr(CHUNK, 3)
+    monkeypatch.setattr(CHUNK, 4)
     world = World()
     others = Stores(world.clock)
-    feed = world.pipeline(batch={"maxRows": 4})
+    feed = world.pipeline(batch={"maxRows": 3})
     sent = 0
     for number in range(1, 400, step):
-        send(world, range(sent, sent + 9))
-        sent += 9
+        send(world, range(sent, sent + 5))
+        sent += 5
         drained(feed)
         if number == 1:
             holdfast.copy_table(world.client, "orders", others.open(inline_max_bytes=0))
