@@ -7,8 +7,10 @@ Invariants
 - A process runs the tests of an API server one after another, and then stops its server.
 - The longest units begin first, so that the processes end at the same time. Inside a unit, tests run in the
   order of a run without `-n`.
+- Tests of a cluster mostly wait. So one process does other tests meanwhile, as long as there are any.
 """
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -47,6 +49,19 @@ def rank(name: str, tests: int) -> tuple[int, int]:
     return place, -tests
 
 
+def waits(name: str) -> bool:
+    """Whether the tests of a unit mostly wait for a cluster."""
+    return name.startswith(("tests/cluster", *_CLUSTER))
+
+
+def choose(units: Mapping[str, int], others: Sequence[str]) -> str:
+    """The unit that a process begins, of units with so many tests. `others` are at work meanwhile."""
+    found = list(units)
+    if others and all(map(waits, others)):
+        found = [name for name in units if not waits(name)] or found
+    return min(found, key=lambda name: rank(name, units[name]))
+
+
 class Spread(LoadScopeScheduling):  # type: ignore[misc] # xdist comes without types
     """Hands out units, the longest first."""
 
@@ -68,8 +83,9 @@ class Spread(LoadScopeScheduling):  # type: ignore[misc] # xdist comes without t
             super()._reschedule(node)
 
     def _assign_work_unit(self, node: object) -> None:
-        longest = min(self.workqueue, key=lambda name: rank(name, len(self.workqueue[name])))
-        self.workqueue.move_to_end(longest, last=False)
+        others = [[*work][-1] for other, work in self.assigned_work.items() if work and other is not node]
+        chosen = choose({name: len(tests) for name, tests in self.workqueue.items()}, others)
+        self.workqueue.move_to_end(chosen, last=False)
         # A process may have ended, which xdist learns a little later. It takes the unit back then.
         with suppress(OSError):
             super()._assign_work_unit(node)

@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from testbed.spread import rank, unit
+from testbed.spread import choose, rank, unit
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -44,6 +44,14 @@ def test_the_longest_pieces_are_begun_first_and_short_files_fill_the_end() -> No
         "tests/unit/b.py",
         "tests/unit/a.py",
     ]
+
+
+def test_one_process_computes_while_all_others_wait_for_a_cluster() -> None:
+    units = {"tests/apiserver/a.py": 1, "tests/helm/b.py": 2, "tests/sim/c.py": 3, "tests/unit/d.py": 9}
+    assert choose(units, []) == "tests/apiserver/a.py"
+    assert choose(units, ["tests/cluster", "tests/spark"]) == "tests/apiserver/a.py"
+    assert choose(units, ["tests/cluster", "tests/apiserver/e.py"]) == "tests/sim/c.py"
+    assert choose({"tests/helm/b.py": 2}, ["tests/cluster"]) == "tests/helm/b.py"
 
 
 def test_a_run_goes_on_after_a_process_that_ended(tmp_path: Path) -> None:
