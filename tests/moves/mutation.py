@@ -5,22 +5,20 @@ A mutant is a patch in `mutants/`. Its first line describes the bug and, in brac
 `[test: PATH::NAME]` is a test. Only that part runs on a copy of the code with the bug, in a separate process.
 """
 
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from sim.mutation import ROOT, Mutant, copy_with, mutated_files, refresh
+from sim.mutation import Mutant, copy_with, mutated_files, refresh
 from sim.patches import DoesNotApply, parse
-from testbed.children import plain_path
+from testbed.preloaded import Preloaded
 
 PATCHES = Path(__file__).parent / "mutants"
-TIMEOUT_S = 1800
 FOUND = 1
 """How a run ends that has found a bug; any other code is an error of the run itself."""
 
@@ -50,7 +48,12 @@ def load(names: Sequence[str] = ()) -> list[MoveMutant]:
     return [MoveMutant(file.stem, *parse(file.read_text())) for file in files]
 
 
-def found(mutant: MoveMutant) -> str:
+def proof_preloaded() -> Preloaded:
+    """What runs parts of the proof on copies of the code."""
+    return Preloaded("moves.mutated", "moves.campaign", "hypothesis", "testbed.pytest_plugin")
+
+
+def found(mutant: MoveMutant, preloaded: Preloaded) -> str:
     """How the mutant is noticed; empty where it isn't.
 
     Raises:
@@ -60,19 +63,7 @@ def found(mutant: MoveMutant) -> str:
     changed = mutated_files(mutant)
     with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
         copy = copy_with(changed, Path(folder))
-        child = subprocess.run(
-            [sys.executable, "-m", "moves.mutated", str(copy), *mutant.where],
-            cwd=ROOT / "tests",
-            env={
-                **os.environ,
-                "PYTHONPATH": plain_path(ROOT / "tests"),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        child = preloaded.run("moves.mutated", str(copy), *mutant.where)
     told = [line.removeprefix("FOUND ") for line in child.stdout.splitlines() if line.startswith("FOUND ")]
     if child.returncode == FOUND and told:
         return told[-1]
@@ -87,13 +78,13 @@ def hunt_all(names: Sequence[str], *, refreshing: bool) -> int:
         for mutant in mutants:
             refresh(mutant)
         return 0
-    with ThreadPoolExecutor(2) as pool:
-        return max(pool.map(_hunted, mutants), default=0)
+    with proof_preloaded() as preloaded, ThreadPoolExecutor(2) as pool:
+        return max(pool.map(partial(_hunted, preloaded=preloaded), mutants), default=0)
 
 
-def _hunted(mutant: MoveMutant) -> int:
+def _hunted(mutant: MoveMutant, preloaded: Preloaded) -> int:
     try:
-        how = found(mutant)
+        how = found(mutant, preloaded)
     except (DoesNotApply, AssertionError) as error:
         print(error, file=sys.stderr)
         return 1

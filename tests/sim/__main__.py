@@ -17,9 +17,10 @@ from functools import partial
 from sim.campaign import WORKERS, Outcome, run_all
 from sim.coverage import table
 from sim.kinds import PERSIST, SEEDS
-from sim.mutation import Mutant, hunt, load, refresh, run_copy
+from sim.mutation import Mutant, hunt, load, refresh, run_copy, worlds_preloaded
 from sim.patches import DoesNotApply
 from sim.replay import replay
+from testbed.preloaded import Preloaded
 
 TELL_EVERY_S = 5.0
 
@@ -61,8 +62,8 @@ def mutants(arguments: list[str]) -> int:
     found = load(options.names)
     if options.refresh:
         return max([_refreshed(mutant) for mutant in found], default=0)
-    hunted = partial(_hunted, seeds=options.seeds, table=options.table)
-    with ThreadPoolExecutor(WORKERS) as pool:
+    with worlds_preloaded() as preloaded, ThreadPoolExecutor(WORKERS) as pool:
+        hunted = partial(_hunted, preloaded=preloaded, seeds=options.seeds, table=options.table)
         return max(pool.map(hunted, found), default=0)
 
 
@@ -75,10 +76,10 @@ def _refreshed(mutant: Mutant) -> int:
     return 0
 
 
-def _hunted(mutant: Mutant, *, seeds: int | None, table: bool) -> int:
+def _hunted(mutant: Mutant, *, preloaded: Preloaded, seeds: int | None, table: bool) -> int:
     started = time.monotonic()
     try:
-        found = hunt(mutant, seeds)
+        found = hunt(mutant, preloaded, seeds)
     except (DoesNotApply, AssertionError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -98,7 +99,8 @@ def main() -> int:
             return replay(int(seed), kind)
         case [seed, "--mutant", name] if seed.isdigit():
             (mutant,) = load([name])
-            child = run_copy(mutant, "replay", seed)
+            with worlds_preloaded() as preloaded:
+                child = run_copy(mutant, preloaded, "replay", seed)
             print(child.stdout or child.stderr, end="")
             return child.returncode
         case ["run", *arguments]:

@@ -30,6 +30,9 @@ _CLASSES: Final = {
     COPY: ("sim.copyworld", "CopyWorld"),
 }
 
+MODULES: Final = tuple(module for module, _ in _CLASSES.values())
+"""The modules of all kinds."""
+
 
 class AnyWorld(Protocol):
     """What all kinds of worlds have."""

@@ -7,24 +7,21 @@ which the mutant must pass. Then it runs worlds from the first seed of the CI ra
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sim.kinds import PERSIST, SEEDS
+from sim.kinds import MODULES, PERSIST, SEEDS
 from sim.patches import DoesNotApply, Hunk, apply_hunks, locate, parse, render
-from testbed.children import plain_path
+from testbed.preloaded import Preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = Path(__file__).parent / "mutants"
 TABLE = ROOT / "docs" / "explanation" / "simulation.md"
-TIMEOUT_S = 1800
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,45 +86,30 @@ def mutated_files(mutant: Mutant) -> dict[str, str]:
         ) from None
 
 
-def hunt(mutant: Mutant, seeds: int | None = None, likely: int = 0) -> Found:
+def hunt(mutant: Mutant, preloaded: Preloaded, seeds: int | None = None, likely: int = 0) -> Found:
     """Run worlds with the mutant in the place of the code, the `likely` one first, until one fails.
 
     Raises:
         DoesNotApply: the code has changed.
         AssertionError: the mutant fails to import, or in the smoke test: that is no subtle bug.
     """
-    child = run_copy(mutant, "hunt", str(seeds or mutant.seeds), str(likely))
+    child = run_copy(mutant, preloaded, "hunt", str(seeds or mutant.seeds), str(likely))
     if child.returncode:
         raise AssertionError(f"{mutant.name}: {child.stderr.strip()[-2000:]}")
     return Found(**json.loads(child.stdout.splitlines()[-1]))
 
 
-def run_copy(mutant: Mutant, *command: str) -> subprocess.CompletedProcess[str]:
+def worlds_preloaded() -> Preloaded:
+    """What runs commands on copies of the code."""
+    return Preloaded("sim.mutated", "sim.replay", *MODULES)
+
+
+def run_copy(mutant: Mutant, preloaded: Preloaded, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command of `sim.mutated` on a copy of the code that has the mutant's bug."""
     changed = mutated_files(mutant)
     with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
         copy = copy_with(changed, Path(folder))
-        return subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "sim.mutated",
-                str(copy),
-                mutant.kind,
-                *command,
-            ],
-            cwd=ROOT / "tests",
-            env={
-                **os.environ,
-                "PYTHONPATH": plain_path(ROOT / "tests"),
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "POLARS_MAX_THREADS": "1",
-            },
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        return preloaded.run("sim.mutated", str(copy), mutant.kind, *command)
 
 
 def copy_with(changed: Mapping[str, str], folder: Path) -> Path:

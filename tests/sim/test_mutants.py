@@ -6,6 +6,7 @@ bug, the hunt goes on with all other seeds. `make test` hunts one bug of each ki
 hunts all. The report shows the seed that found each bug. `python -m sim mutants --table` makes the table.
 """
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import pytest
 
 from sim import mutated, mutation
 from sim.kinds import PERSIST, TESTED, world
-from sim.mutation import Found, Mutant, hunt, last_found, load, mutated_files, refresh
+from sim.mutation import Found, Mutant, hunt, last_found, load, mutated_files, refresh, worlds_preloaded
 from sim.patches import DoesNotApply, parse
 from sim.report import tell
+from testbed.preloaded import Preloaded
 
 MUTANTS = load()
 
@@ -24,7 +26,13 @@ KNOWN = last_found()
 
 
 @pytest.fixture(scope="module")
-def hunts(request: pytest.FixtureRequest):
+def preloaded() -> Iterator[Preloaded]:
+    with worlds_preloaded() as preloaded:
+        yield preloaded
+
+
+@pytest.fixture(scope="module")
+def hunts(request: pytest.FixtureRequest, preloaded: Preloaded) -> Iterator[dict[str, Future[Found]]]:
     """The hunts that this run wants, two at a time, by mutant."""
     wanted = {
         item.callspec.params["mutant"].name
@@ -33,7 +41,7 @@ def hunts(request: pytest.FixtureRequest):
     }
     with ThreadPoolExecutor(2) as pool:
         hunts = {
-            each.name: pool.submit(hunt, each, likely=KNOWN.get(each.name, 0))
+            each.name: pool.submit(hunt, each, preloaded, likely=KNOWN.get(each.name, 0))
             for each in MUTANTS
             if each.name in wanted
         }
@@ -70,8 +78,8 @@ def test_the_simulation_finds(mutant: Mutant, hunts: dict[str, Future[Found]]) -
         world(mutant.kind, found.seed).run()
 
 
-def test_code_without_a_bug_is_not_found_guilty() -> None:
-    assert hunt(Mutant("none", "No bug at all.", ()), 12) == Found(None, "")
+def test_code_without_a_bug_is_not_found_guilty(preloaded: Preloaded) -> None:
+    assert hunt(Mutant("none", "No bug at all.", ()), preloaded, 12) == Found(None, "")
 
 
 def test_a_hunt_begins_where_the_last_one_ended_and_leaves_no_seed_out(
@@ -97,7 +105,7 @@ class Failing:
             raise ZeroDivisionError("division by zero")
 
 
-def test_a_bug_that_everybody_sees_is_no_mutant() -> None:
+def test_a_bug_that_everybody_sees_is_no_mutant(preloaded: Preloaded) -> None:
     patch = """Appends nothing at all.
 --- a/catalog/holdfast/persist/parts/part_store.py
 +++ b/catalog/holdfast/persist/parts/part_store.py
@@ -107,7 +115,7 @@ def test_a_bug_that_everybody_sees_is_no_mutant() -> None:
              return ()
 """
     with pytest.raises(AssertionError, match=r"in smoke"):
-        hunt(Mutant("none", *parse(patch)), 5)
+        hunt(Mutant("none", *parse(patch)), preloaded, 5)
 
 
 def test_a_patch_with_an_unknown_name_is_no_mutant(monkeypatch: pytest.MonkeyPatch) -> None:

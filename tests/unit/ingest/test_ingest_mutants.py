@@ -3,14 +3,16 @@
 The simulation has more of them (`tests/sim/mutants`), for the loop that all sources share.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from moves.mutation import MoveMutant, found
+from moves.mutation import MoveMutant, found, proof_preloaded
 from sim.patches import parse
+from testbed.preloaded import Preloaded
 
 PATCHES: Final = Path(__file__).parent / "mutants"
 
@@ -30,6 +32,12 @@ MUTANTS: Final = [
 ]
 
 
+@pytest.fixture(scope="module")
+def preloaded() -> Iterator[Preloaded]:
+    with proof_preloaded() as preloaded:
+        yield preloaded
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
@@ -38,5 +46,5 @@ MUTANTS: Final = [
     ],
 )
 @pytest.mark.long
-def test_a_test_finds(mutant: IngestMutant) -> None:
-    assert found(mutant), f"not noticed: {mutant.story}"
+def test_a_test_finds(mutant: IngestMutant, preloaded: Preloaded) -> None:
+    assert found(mutant, preloaded), f"not noticed: {mutant.story}"
