@@ -207,7 +207,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
         ),
     ):
         with pytest.raises(KubectlError, match="is invalid") as refused:
-            world.apply(made)
+            world.objects.make(made)
         assert message in str(refused.value), made
     assert world.kubectl("get", "catalogs,storagecollections", "-o", "name") == ""
 

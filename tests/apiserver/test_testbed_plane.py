@@ -7,18 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from kubernetes.client import ApiClient, CoreV1Api
 
 from testbed.errors import ControlPlaneError, KubectlError
 from testbed.kube import ControlPlane
+from testbed.objects import Objects
 from testbed.process import ended
 
 pytestmark = pytest.mark.kube
 
 
-def test_an_object_is_kept_and_read_back(
-    namespace: str, control_plane: ControlPlane, kube_api: ApiClient
-) -> None:
+def test_an_object_is_kept_and_read_back(namespace: str, control_plane: ControlPlane) -> None:
     control_plane.apply(
         {
             "apiVersion": "v1",
@@ -27,8 +25,8 @@ def test_an_object_is_kept_and_read_back(
             "data": {"flights": "336776"},
         }
     )
-    found = CoreV1Api(kube_api).read_namespaced_config_map("kept", namespace)
-    assert found.data == {"flights": "336776"}
+    with Objects(control_plane, namespace) as objects:
+        assert objects.get("configmaps/kept")["data"] == {"flights": "336776"}
 
 
 def test_rbac_decides(namespace: str, control_plane: ControlPlane) -> None:
@@ -125,8 +123,8 @@ def test_up_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     ) as up:
         assert up.stdout is not None
         assert up.stdout.readline() == f"export KUBECONFIG={tmp_path / 'kubeconfig'}\n"
-        with ControlPlane(kubeconfig=tmp_path / "kubeconfig", server="").api() as client:
-            assert CoreV1Api(client).read_namespace("default").kind == "Namespace"
+        with Objects(ControlPlane(kubeconfig=tmp_path / "kubeconfig", server=""), "default") as objects:
+            assert objects.find("serviceaccount/default") is not None
         up.terminate()
         assert up.wait(60) == 0
     assert (tmp_path / "kube-apiserver.log").exists()

@@ -85,6 +85,12 @@ class Objects:
         found = self._request("GET", self._path(kind), query=query)
         return [] if found is None else list(found["items"])
 
+    def make(self, body: Json) -> None:
+        """Make an object. Raises `KubectlError` with what the API server says against it."""
+        self._request(
+            "POST", self._path(body["kind"].lower()), query={"fieldValidation": "Strict"}, body=body
+        )
+
     def patch(self, what: str, change: Mapping[str, Any]) -> None:
         """Merge a change into an object. Raises `KubectlError` with what the API server says against it."""
         if self._request("PATCH", self._path(what), body=change) is None:

@@ -19,11 +19,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import urllib3
-from kubernetes.client import (
-    ApiClient,
-    ApiException,
-    CoreV1Api,
-)
+from kubernetes.client import ApiClient, ApiException
 
 from testbed.sparkdriver import (
     Driver,
@@ -64,7 +60,6 @@ class Cluster:
 
     def __init__(self, client: ApiClient, face: Face) -> None:
         self._client = client
-        self._core = CoreV1Api(client)
         self._face = face
 
     def listing(self, namespace: str | None) -> tuple[Callable[..., Any], tuple[str, ...]]:
@@ -113,15 +108,16 @@ class Cluster:
 
     def data(self, kind: str, namespace: str, name: str) -> dict[str, str] | None:
         """The decoded data of a Secret or ConfigMap; None where there is none."""
+        path = _path("", "v1", namespace, "secrets" if kind == "Secret" else "configmaps", name)
         try:
-            if kind == "Secret":
-                secret = self._core.read_namespaced_secret(name, namespace).data or {}
-                return {key: base64.b64decode(value).decode() for key, value in secret.items()}
-            return dict(self._core.read_namespaced_config_map(name, namespace).data or {})
+            data: dict[str, str] = json.loads(self._request("GET", path).data).get("data") or {}
         except ApiException as error:
             if error.status == 404:
                 return None
             raise
+        if kind != "Secret":
+            return data
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
     def close(self) -> None:
         self._client.close()  # type: ignore[no-untyped-call]
