@@ -13,6 +13,7 @@ shows how many tests it left out.
 A run with `-n` is spread over processes by `testbed.spread`. Each process starts its own servers.
 """
 
+import gc
 import logging
 import math
 import os
@@ -123,6 +124,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Spread | No
     from testbed.spread import Spread
 
     return Spread(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without a search for garbage: what is made stays. Searches during the tests pass over it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -159,15 +159,13 @@ _URL: list[str] = []
 
 
 @pytest.fixture
-def no_garbage() -> Iterator[None]:
+def no_garbage() -> None:
     """What earlier tests of this process left is not collected in forked children.
 
     Clients of Kafka, for example, have threads that a child lacks, and to destroy one there ends it.
     """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.long
