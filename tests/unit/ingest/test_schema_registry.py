@@ -48,7 +48,7 @@ LATER = {**ORDER, "fields": [*ORDER["fields"], {"name": "more", "type": "string"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for minutes."""
-    for name, seconds in (("OPEN_S", 0.5), ("PATIENCE_S", 0.5), ("_REQUEST_S", 0.3), ("PAUSE_S", 0.01)):
+    for name, seconds in (("OPEN_S", 0.5), ("PATIENCE_S", 0.5), ("_REQUEST_S", 1.0), ("PAUSE_S", 0.01)):
         monkeypatch.setattr(client_of_registry, name, seconds)
     monkeypatch.setattr(schema_texts, "PAUSE_S", 0.01)
     monkeypatch.setattr(schema_texts, "_NEW_S", 0.1)
@@ -756,7 +756,10 @@ def test_nothing_imports_fastavro_before_it_is_needed() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_tls_needs_an_authority_that_is_trusted(stores: Stores, topic: Topic, tmp_path: Path) -> None:
+def test_tls_needs_an_authority_that_is_trusted(
+    stores: Stores, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_of_registry, "OPEN_S", 60.0)
     keys = pki.create(tmp_path, names=("localhost",), addresses=("127.0.0.1",))
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     serving.load_cert_chain(keys.server_certificate, keys.server_key)
@@ -767,7 +770,7 @@ def test_tls_needs_an_authority_that_is_trusted(stores: Stores, topic: Topic, tm
         with pytest.raises(StoreUnreachable, match="certificate"):
             fed(stores.open(), topic, registry)
         # Time changes nothing about that.
-        assert time.monotonic() - began < 0.4
+        assert time.monotonic() - began < 30
         fed(stores.open(), topic, "", format={"avro": trusting})
     assert ids(stores.open()) == [1, 2]
 
