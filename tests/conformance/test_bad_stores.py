@@ -216,7 +216,7 @@ def test_a_client_outlives_a_server_that_was_away(own: Server) -> None:
             lambda: client.recent_upper(SHARD),
             client.shards,
             lambda: client.maintain(SHARD),
-            lambda: PersistClient.open(**own.urls),
+            lambda: PersistClient.open(**own.urls, config=config),
         ):
             with pytest.raises(HoldfastError) as caught:
                 act()

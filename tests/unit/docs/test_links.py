@@ -5,6 +5,7 @@ A link text of the form `path.py::symbol` promises that `symbol` (or `Class.meth
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ def pages() -> list[Path]:
     return [path for path in sorted(ROOT.rglob("*.md")) if not SKIPPED & set(path.relative_to(ROOT).parts)]
 
 
+@cache
 def symbols(path: Path) -> set[str]:
     found: set[str] = set()
 
@@ -36,6 +38,7 @@ def symbols(path: Path) -> set[str]:
     return found
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
