@@ -10,9 +10,10 @@ from typing import Final, Literal
 
 from holdfast.errors import BadInput
 
-Extra = Literal["delta", "iceberg", "ingest", "pandas", "postgres", "s3", "spark", "sql"]
+Extra = Literal["console", "delta", "iceberg", "ingest", "pandas", "postgres", "s3", "spark", "sql"]
 
 _PACKAGES: Final[dict[Extra, tuple[str, ...]]] = {
+    "console": ("aiohttp", "jinja2"),
     "delta": ("deltalake",),
     "iceberg": ("pyiceberg", "sqlalchemy"),
     "ingest": ("confluent_kafka", "fastavro", "cramjam", "yaml"),

@@ -32,6 +32,7 @@ GROUPS: Mapping[str, LazyCommand] = {
     "collection": LazyCommand(
         "holdfast.cli.collection.commands:collection", "Create, read and write collections."
     ),
+    "console": LazyCommand("holdfast.cli.console:console", "Show a location in a browser."),
     "completion": LazyCommand(
         "holdfast.cli.completing:completion", "Show the completion script for a shell."
     ),

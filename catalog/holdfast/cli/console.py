@@ -1,0 +1,129 @@
+"""`holdfast console`: a read-only web page about locations, on this host."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import webbrowser
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.location import (
+    CONSENSUS_VARIABLE,
+    URL_VARIABLES,
+    complete_names,
+)
+from holdfast.cli.progress import note, quiet_option
+from holdfast.errors import BadInput, StoreUnreachable
+from holdfast.extras import needs
+
+if TYPE_CHECKING:
+    from holdfast.console.server import Console
+
+
+@click.command(short_help="Show collections, catalogs and shards in a browser.")
+@click.argument(
+    "urls",
+    metavar="[URL]...",
+    nargs=-1,
+    shell_complete=complete_names,
+)
+@click.option(
+    "--consensus",
+    metavar="URL",
+    envvar=CONSENSUS_VARIABLE,
+    show_envvar=True,
+    help="The consensus store, if the only URL names only a blob store.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="PORT",
+    help="The port to listen on. Default: any free port.",
+)
+@click.option("--no-browser", is_flag=True, help="Open no browser. Only print the address.")
+@quiet_option
+def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, no_browser: bool) -> None:
+    """Show one or more locations in a browser, until Ctrl-C.
+
+    \b
+    holdfast console /data/shop
+    holdfast console s3://bucket/prefix @prod --port 8080 --no-browser
+
+    The console opens the locations for reading only, and writes nothing. Without --host, only this host can
+    reach it. The
+    address that it prints has a random token. Whoever has the address can read every row of the locations,
+    so don't share it.
+    """  # noqa: D301 - the escape is for the formatter of the help
+    urls = urls or tuple([os.environ[each] for each in URL_VARIABLES if os.environ.get(each)][:1])
+    if not urls:
+        raise BadInput(
+            "URL is missing: it names the location", hint="give a folder, a URL or @NAME, or set HOLDFAST_URL"
+        )
+    if consensus is not None and len(urls) > 1:
+        raise BadInput(
+            "--consensus belongs to one location, and several were given",
+            hint="name the others in the configuration file, and give @NAME",
+        )
+    with needs("console", "holdfast console"):
+        import aiohttp
+        import jinja2  # noqa: F401 - what the pages are made with
+    assert aiohttp is not None
+    from holdfast.console.access import LocalAccess
+    from holdfast.console.context import LOOPBACK
+    from holdfast.console.places import Places
+    from holdfast.console.server import Console
+
+    places = Places.named(urls, consensus)
+    try:
+        for place in places:
+            # A wrong URL is refused here, and not on a page.
+            _ = place.client
+        access = LocalAccess()
+        with contextlib.closing(_listen(host, port)) as listening:
+            shown = Console(places, access, hosts=LOOPBACK | {host.lower()})
+            address = _address(host, listening.getsockname()[1])
+            note(f"The console of {', '.join(each.url for each in places)} is at")
+            click.echo(f"{address}/?token={access.token}")
+            note("Ctrl-C ends it.")
+            if not no_browser:
+                webbrowser.open(f"{address}/?token={access.token}")
+            asyncio.run(_serve(shown, listening))
+    finally:
+        places.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise StoreUnreachable(
+            f"can't listen on {host} port {port}: {error.strerror or error}", hint="choose another --port"
+        ) from error
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _serve(console: "Console", listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    from aiohttp import web
+
+    from holdfast.console.server import application
+
+    ended = asyncio.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, ended.set)
+    # No access log: the addresses of the first requests have the token.
+    runner = web.AppRunner(application(console), access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listening).start()
+        await ended.wait()
+    finally:
+        await runner.cleanup()

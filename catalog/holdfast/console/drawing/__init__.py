@@ -1,0 +1,1 @@
+"""Drawings: facts as SVG text, which needs no script."""

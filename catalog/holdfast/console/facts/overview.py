@@ -1,0 +1,140 @@
+"""The overview: one row per collection, and the location's sums, from one look."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.collections import CollectionInfo
+from holdfast.collections.frontiers import CollectionView, look
+from holdfast.console.facts.trouble import HeldBy, Level, Trouble, held_back_by, lag_ms, troubles
+from holdfast.console.places import Look, Place
+from holdfast.errors import HoldfastError, TornRendition
+from holdfast.persist.state.inspect import stored_size
+
+SORTS: Final = ("trouble", "name", "lag", "since", "upper", "rows", "bytes", "errors")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionRow:
+    """What the overview shows of a collection. Times are those of the collection, sizes are as stored.
+
+    `errors` is the number of stored updates of its bad records: 0 is exact. None: no source feeds it.
+    `lag_ms` is None unless a source feeds it. `upper` is None if the collection is torn.
+    """
+
+    place: str
+    name: str
+    id: str
+    level: Level
+    troubles: tuple[Trouble, ...]
+    since: int
+    upper: int | None
+    held_by: HeldBy | None
+    lag_ms: int | None
+    rows: int
+    bytes: int
+    errors: int | None
+    shards: int
+    is_fed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRow:
+    """What the overview shows of a location. `error` says why it can't be read, and `hint` what to do."""
+
+    name: str
+    url: str
+    now_ms: int
+    collections: tuple[CollectionRow, ...]
+    error: str = ""
+    hint: str = ""
+
+    @property
+    def rows(self) -> int:
+        """The stored updates of all collections."""
+        return sum(each.rows for each in self.collections)
+
+    @property
+    def bytes(self) -> int:
+        """The stored bytes of all collections."""
+        return sum(each.bytes for each in self.collections)
+
+
+def overview(place: Place, max_age_s: float = 0.0) -> PlaceRow:
+    """The overview of a location. One that can't be read has its error instead of rows."""
+    try:
+        seen = place.look(max_age_s)
+    except HoldfastError as error:
+        return PlaceRow(place.name, place.url, 0, (), str(error), error.hint)
+    rows = tuple(row_of(place, seen, info) for info in seen.collections)
+    return PlaceRow(place.name, place.url, seen.now_ms, rows)
+
+
+def view_of(seen: Look, info: CollectionInfo) -> tuple[CollectionView | None, str]:
+    """The frontiers of a collection at the moment of a look, or why it has none."""
+    states = seen.states
+    try:
+        found = look(
+            lambda: info,
+            lambda: states[info.metadata_shard].upper,
+            lambda shards: {shard: states[shard].upper for shard in shards},
+        )
+    except TornRendition as error:
+        return None, str(error)
+    return found, ""
+
+
+def row_of(place: Place, seen: Look, info: CollectionInfo) -> CollectionRow:
+    """The row of a collection."""
+    view, torn = view_of(seen, info)
+    states = seen.states
+    sizes = [stored_size(states[shard]) for each in info.live for shard in each.content_shards]
+    errors = bad_updates(seen, info)
+    found = troubles(
+        info,
+        view,
+        torn,
+        states,
+        seen.jobs.get(info.collection_id, ()),
+        errors=errors,
+        now_ms=seen.now_ms,
+        where=place.arguments,
+    )
+    return CollectionRow(
+        place=place.name,
+        name=info.name,
+        id=info.collection_id,
+        level=found[0].level if found else Level.FINE,
+        troubles=tuple(found),
+        since=states[info.metadata_shard].since,
+        upper=None if view is None else view.upper,
+        held_by=held_back_by(info, states),
+        lag_ms=None if view is None else lag_ms(info, view, seen.now_ms),
+        rows=sum(each.rows for each in sizes),
+        bytes=sum(each.size_bytes for each in sizes),
+        errors=errors,
+        shards=len(info.holding.shards),
+        is_fed=info.holding.is_fed,
+    )
+
+
+def bad_updates(seen: Look, info: CollectionInfo) -> int | None:
+    """The stored updates of the bad records of a collection. None if no source feeds it."""
+    pipeline = info.holding.pipeline
+    return None if pipeline is None else stored_size(seen.states[pipeline.errors]).rows
+
+
+def ordered(rows: Sequence[CollectionRow], sort: str) -> list[CollectionRow]:
+    """The rows in one of the orders of `SORTS`: the greatest or worst first, names and times from the first."""
+    keys: dict[str, Callable[[CollectionRow], tuple[float, ...]]] = {
+        "trouble": lambda row: (-row.level, -(row.lag_ms or 0), -(row.errors or 0)),
+        "name": lambda _: (),
+        "lag": lambda row: (-(row.lag_ms if row.lag_ms is not None else -1),),
+        "since": lambda row: (row.since,),
+        "upper": lambda row: (row.upper if row.upper is not None else -1,),
+        "rows": lambda row: (-row.rows,),
+        "bytes": lambda row: (-row.bytes,),
+        "errors": lambda row: (-(row.errors or 0),),
+    }
+    key = keys[sort]
+    return sorted(rows, key=lambda row: (key(row), row.name, row.place))

@@ -1,0 +1,19 @@
+"""The views of the console: each module turns a request into facts, and these into a page."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import web
+
+from holdfast.console.pages import events, overview, static
+
+ROUTES: Final[Sequence[web.RouteDef]] = (
+    web.get("/", overview.show),
+    web.get("/events", events.follow),
+    web.get("/static/{name}", static.send),
+)
+
+
+def is_open(path: str) -> bool:
+    """Whether everybody may read this address. Assets have nothing of a location."""
+    return path.startswith("/static/")

@@ -1,0 +1,53 @@
+"""The overview: all collections of all locations, sorted by trouble."""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+
+from holdfast.console.asking import ask
+from holdfast.console.context import visible_places
+from holdfast.console.facts.overview import SORTS, CollectionRow, ordered, overview
+from holdfast.console.facts.trouble import Level
+from holdfast.console.parameters import choice, text, whole
+from holdfast.console.rendering import freshness_s, page
+
+_MOST: Final = 200
+
+
+async def show(request: web.Request) -> web.Response:
+    """Show the overview."""
+    sort = choice(request, "sort", SORTS)
+    wanted, words = text(request, "location"), text(request, "q")
+    skip = whole(request, "skip", 0, most=1_000_000)
+    places = [each for each in visible_places(request) if wanted in ("", each.name)]
+    found = await asyncio.gather(*(ask(request, overview, each, freshness_s(request)) for each in places))
+    everything = [row for each in found for row in each.collections]
+    matching = ordered([row for row in everything if _matches(row, words)], sort)
+    shown = matching[skip : skip + _MOST]
+    return page(
+        request,
+        "overview.html",
+        title="Overview",
+        section="overview",
+        live=wanted or "*",
+        places=found,
+        place_names={each.name: each for each in found},
+        rows=shown,
+        total=len(everything),
+        matching=len(matching),
+        skip=skip,
+        more=skip + _MOST if skip + _MOST < len(matching) else None,
+        counts={level: sum(row.level is level for row in everything) for level in Level},
+        levels=list(reversed(Level)),
+        sort=sort,
+        sorts=SORTS,
+        words=words,
+        wanted=wanted,
+    )
+
+
+def _matches(row: CollectionRow, words: str) -> bool:
+    """Whether a row has all the words in its name, its location or its status."""
+    hay = f"{row.name} {row.place} {row.level.word}".casefold()
+    return all(word in hay for word in words.casefold().split())

@@ -1,0 +1,269 @@
+"""The locations of the console, opened for reading only.
+
+A location is opened when it is first asked for. `Place.look` reads all that the overview shows, and all that
+tells whether anything changed, in one read of the consensus store. Shards that didn't change since the last
+look are not read again.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from holdfast.collections import CollectionInfo, CollectionState, JobRecord, StorageController
+from holdfast.collections.controller_log import ControllerLog
+from holdfast.collections.record.state import CommandRecord, ControllerState
+from holdfast.errors import BadInput
+from holdfast.locations import is_name, location_url, named_location
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.state.machine import refresh_all
+from holdfast.persist.state.state import ShardState
+from holdfast.text import SECRET_OPTION
+
+_RETRY_S: Final = 5.0
+_MOST_NAME: Final = 60
+_LEAST_SECRET: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a location has at one moment: the records of its collections, and the state of their shards.
+
+    `now_ms` is the store's clock, or the host's if the store has none. `taken_s` is the monotonic clock of
+    this process.
+    """
+
+    now_ms: int
+    taken_s: float
+    collections: tuple[CollectionInfo, ...]
+    jobs: Mapping[str, tuple[JobRecord, ...]]
+    commands: tuple[CommandRecord, ...]
+    states: Mapping[str, ShardState]
+
+    def find(self, name: str) -> CollectionInfo | None:
+        """The collection with this name or id."""
+        return next((each for each in self.collections if name in (each.name, each.collection_id)), None)
+
+
+class Place:
+    """One location. Thread-safe.
+
+    `name` stands for it in addresses, and `url` on pages: it has no secrets. `namespace` is that of the
+    resource that names the location, on a cluster.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        consensus: str | None = None,
+        *,
+        namespace: str = "",
+        credentials: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.namespace = namespace
+        self.url = shown_url(url)
+        self.secrets = frozenset(
+            [*secrets_of(url), *secrets_of(consensus or ""), *(credentials or {}).values()]
+        )
+        self._url = url
+        self._consensus = consensus
+        self._credentials = credentials
+        self._opening = threading.Lock()
+        self._looking = threading.Lock()
+        self._client: PersistClient | None = None
+        self._log: ControllerLog | None = None
+        self._records: ControllerState | None = None
+        self._records_upper = -1
+        self._last: Look | None = None
+
+    @property
+    def client(self) -> PersistClient:
+        """The client, which writes nothing. Raises `NoLocation` and `StoreUnreachable`."""
+        with self._opening:
+            if self._client is None:
+                whole = self._consensus is None
+                self._client = PersistClient.open(
+                    self._url if whole else None,
+                    blob=None if whole else self._url,
+                    consensus=self._consensus,
+                    mode="read",
+                    config=PersistConfig(retry_deadline_s=_RETRY_S),
+                    credentials=self._credentials,
+                )
+            return self._client
+
+    @cached_property
+    def controller(self) -> StorageController:
+        """The controller of the location's collections."""
+        return StorageController(self.client)
+
+    @property
+    def arguments(self) -> str:
+        """The options with which a command names the location, without secrets: `--url ...`."""
+        if self._consensus is None:
+            return f"--url {self.url}"
+        return f"--url {self.url} --consensus {shown_url(self._consensus)}"
+
+    def look(self, max_age_s: float = 0.0) -> Look:
+        """Return what the location has now, or what it had at most `max_age_s` seconds ago.
+
+        If nothing changed, it is one read of the consensus store, for all collections together. Raises
+        `StorageError`.
+        """
+        asked_s = time.monotonic()
+        with self._looking:
+            last = self._last
+            # Whoever waited for the look of another may use it: it is newer than the question.
+            if last is not None and last.taken_s >= asked_s - max_age_s:
+                return last
+            self._last = self._look(last)
+            return self._last
+
+    def _look(self, last: Look | None) -> Look:
+        client = self.client
+        if self._log is None:
+            self._log = ControllerLog(client)
+        records = self._log.shard_id
+        wanted = {records, *(last.states if last else ())}
+        taken_s = time.monotonic()
+        states = self._states(wanted)
+        if self._records is None or states[records].upper != self._records_upper:
+            self._records = self._log.sync()
+            self._records_upper = states[records].upper
+        live = self._live(self._records)
+        named = {shard for each in live for shard in (each.metadata_shard, *each.data_shards)}
+        if not named <= wanted:
+            states = self._states({records, *named})
+        states = {shard: states[shard] for shard in (records, *sorted(named))}
+        jobs: dict[str, list[JobRecord]] = {}
+        for job in self._records.jobs.values():
+            jobs.setdefault(job.object_id, []).append(job)
+        return Look(
+            now_ms=client.store_or_host_ms(),
+            taken_s=taken_s,
+            collections=live,
+            jobs={
+                id_: tuple(sorted(found, key=lambda job: (job.started_ms, job.job_id)))
+                for id_, found in jobs.items()
+            },
+            commands=tuple(sorted(self._records.commands.values(), key=lambda each: each.at_ms)),
+            states=MappingProxyType(states),
+        )
+
+    def _states(self, shards: Iterable[str]) -> dict[str, ShardState]:
+        machines = [self.client.session.machine(shard) for shard in sorted(shards)]
+        return {state.shard_id: state for state in refresh_all(machines)}
+
+    @staticmethod
+    def _live(records: ControllerState) -> tuple[CollectionInfo, ...]:
+        live = (each for each in records.collections.values() if each.state is not CollectionState.DROPPED)
+        return tuple(sorted(live, key=lambda each: each.name))
+
+    def close(self) -> None:
+        """Close the client."""
+        with self._opening:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+@dataclass(frozen=True)
+class Places:
+    """The locations of a console, by their names."""
+
+    all: Mapping[str, Place] = field(default_factory=dict)
+
+    @classmethod
+    def named(cls, urls: Sequence[str], consensus: str | None = None) -> "Places":
+        """The locations at these URLs, each with a short name of its own.
+
+        A URL may also be a folder, or `@NAME` from the configuration file. `consensus` is the consensus store
+        of the only URL. Raises `BadInput` for a name that the file doesn't have.
+        """
+        places: dict[str, Place] = {}
+        for given in urls:
+            url, of_it = given, consensus
+            if is_name(given):
+                known = named_location(given)
+                url, of_it = known.url, known.consensus
+            url = location_url(url)
+            name = _free(short_name(given, url), places)
+            places[name] = Place(name, url, of_it)
+        return cls(places)
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self.all.values())
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What no page may show."""
+        return frozenset(each for place in self for each in place.secrets if len(each) >= _LEAST_SECRET)
+
+    def close(self) -> None:
+        """Close all clients."""
+        for each in self:
+            each.close()
+
+
+def short_name(given: str, url: str) -> str:
+    """A short name for a location: its name in the configuration file, or the end of its URL."""
+    if is_name(given):
+        return given[1:]
+    try:
+        parts = urlsplit(url)
+        path, host = unquote(parts.path), parts.hostname or ""
+    except ValueError:
+        path, host = "", ""
+    last = next((each for each in reversed(path.split("/")) if each), "") or host
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip(".-")[:_MOST_NAME] or "location"
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    """`name`, or the first of `name-2`, `name-3` and so on that is not taken."""
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}-{number}"
+    return free
+
+
+def shown_url(url: str) -> str:
+    """A URL for people: without a password, and without options except for plain ones."""
+    try:
+        parts = urlsplit(url)
+        if not parts.scheme:
+            return url if "@" not in url else "***"
+        host = parts.netloc.rpartition("@")[2]
+        user = parts.username or ""
+    except ValueError:
+        return "***"
+    kept = [f"{name}={value}" for name, value in parse_qsl(parts.query) if name in ("endpoint", "region")]
+    query = f"?{'&'.join(kept)}" if kept and not any("@" in each for each in kept) else ""
+    if parts.scheme == "file":
+        return unquote(parts.path)
+    return f"{parts.scheme}://{f'{user}@' if user else ''}{host}{parts.path}{query}"
+
+
+def secrets_of(url: str) -> Iterator[str]:
+    """The passwords and keys in a URL, also as they are written in it."""
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        password = parts.password
+    except ValueError:
+        return
+    for each in (password, *(value for name, value in options if SECRET_OPTION.fullmatch(name))):
+        if each:
+            yield each
+            yield unquote(each)

@@ -1,0 +1,219 @@
+"""Makes pages of templates. Everything that a template shows is escaped, and has no password.
+
+The filters are the one place that decides how numbers, sizes and times look.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import quote
+
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from holdfast.collections.complete_times import LEAST_MS
+from holdfast.console.context import CONSOLE, Console, console_of, visible_places
+from holdfast.errors import CLOSED
+from holdfast.text import age, without_passwords
+
+THIN: Final = "\N{NARROW NO-BREAK SPACE}"
+DASH: Final = "\N{EM DASH}"
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STATIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_TYPES: Final = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file that pages load. `version` changes with its contents."""
+
+    body: bytes
+    content_type: str
+    version: str
+
+
+class Pages:
+    """The templates and assets of a console."""
+
+    def __init__(self, console: Console) -> None:
+        self._secrets = console.places.secrets
+        self.assets = _assets()
+        self._environment = Environment(
+            loader=PackageLoader("holdfast.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=self._finalize,
+        )
+        self._environment.filters.update(FILTERS)
+        self._environment.globals.update(asset=self.asset, collection_path=collection_path)
+
+    def render(self, template: str, context: Mapping[str, Any]) -> str:
+        """Return a page."""
+        return self._environment.get_template(template).render(context)
+
+    def asset(self, name: str) -> str:
+        """The address of an asset, or an empty text if there is none of this name."""
+        found = self.assets.get(name)
+        return "" if found is None else f"/static/{name}?v={found.version}"
+
+    def without_secrets(self, text: str) -> str:
+        """`text` without the secrets of the locations, and without passwords in URLs."""
+        if "://" in text:
+            text = without_passwords(text)
+        for each in self._secrets:
+            if each in text:
+                text = text.replace(each, "***")
+        return text
+
+    def _finalize(self, value: Any) -> Any:
+        """What is shown for the value of an expression. Jinja escapes it afterwards unless it is markup."""
+        if isinstance(value, Markup):
+            # What was escaped before: the secrets may be escaped too.
+            shown = self.without_secrets(str(value))
+            for each in self._secrets:
+                shown = shown.replace(str(Markup.escape(each)), "***")
+            return Markup(shown)  # noqa: S704 - it was markup, and nothing was added
+        return self.without_secrets(value) if isinstance(value, str) else value
+
+
+PAGES: Final = web.AppKey("pages", Pages)
+
+
+def page(request: web.Request, template: str, *, status: int = 200, **context: Any) -> web.Response:
+    """Return a page made of a template.
+
+    Every template has `request_path`, `locations` (those that the viewer may see) and `section`, which the navigation
+    marks. A page of one location passes `place`.
+    """
+    console = request.app[CONSOLE]
+    known = {
+        "locations": visible_places(request),
+        "place": None,
+        "section": "",
+        "crumbs": (),
+        "request_path": request.path,
+        "live": "",
+    }
+    text = request.app[PAGES].render(template, {**known, **context})
+    if len(text) > console.limits.page_bytes:
+        return page(
+            request,
+            "error.html",
+            status=413,
+            title="This page is too large",
+            what=f"The page has {len(text)} characters.",
+            hint="Ask for less: fewer rows, fewer columns or a filter.",
+        )
+    return web.Response(text=text, content_type="text/html", status=status)
+
+
+def is_live(request: web.Request) -> bool:
+    """Whether a page reads itself again because of a change, so that the look of the last tick will do."""
+    return request.headers.get("X-Console-Live") == "1"
+
+
+def freshness_s(request: web.Request) -> float:
+    """How old the look that answers a request may be, in seconds."""
+    return console_of(request).limits.tick_s if is_live(request) else 0.0
+
+
+def collection_path(place: str, name: str, *more: str) -> str:
+    """The address of a collection, or of a view of it."""
+    return "/".join(["/locations", quote(place, safe=""), "collections", quote(name, safe=""), *more])
+
+
+def number(value: float | None) -> str:
+    """A number with thin separators. A dash for None."""
+    if value is None:
+        return DASH
+    return f"{value:,}".replace(",", THIN)
+
+
+def size(value: float | None) -> str:
+    """A number of bytes, in a unit that fits. A dash for None."""
+    if value is None:
+        return DASH
+    power = 0
+    amount = float(value)
+    while amount >= 1024 and power < len(_UNITS) - 1:
+        amount, power = amount / 1024, power + 1
+    digits = 0 if power == 0 or amount >= 100 else 1
+    return f"{amount:.{digits}f}{THIN}{_UNITS[power]}"
+
+
+def duration(ms: float | None) -> str:
+    """A length of time, in a unit that fits. A dash for None."""
+    if ms is None:
+        return DASH
+    if 0 <= ms < 1000:
+        return f"{ms:.0f}{THIN}ms"
+    return age(ms / 1000).replace(" ", THIN)
+
+
+def iso(ms: int) -> str:
+    """A time as ISO 8601 in UTC. The number itself if it is no date."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+
+
+def utc(ms: int) -> str:
+    """A time in UTC for people, to the second. The number itself if it is no date."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+
+
+def is_wall(ms: int | None) -> bool:
+    """Whether a time of a collection is a wall time, and not a counter or closed."""
+    return ms is not None and LEAST_MS < ms < CLOSED
+
+
+def ago(ms: int, now_ms: int) -> str:
+    """How long ago a time is, or how far ahead."""
+    distance = now_ms - ms
+    if -1000 < distance < 1000:
+        return "now"
+    shown = duration(abs(distance) // 1000 * 1000)
+    return f"{shown} ago" if distance > 0 else f"in {shown}"
+
+
+def plural(value: int, one: str, many: str = "") -> str:
+    """A number with its noun."""
+    return f"{number(value)} {one if value == 1 else many or f'{one}s'}"
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "number": number,
+    "size": size,
+    "duration": duration,
+    "iso": iso,
+    "utc": utc,
+    "is_wall": is_wall,
+    "ago": ago,
+    "plural": plural,
+    "path_part": lambda text: quote(str(text), safe=""),
+}
+
+
+def _assets() -> dict[str, Asset]:
+    found: dict[str, Asset] = {}
+    for file in files("holdfast.console").joinpath("static").iterdir():
+        suffix = file.name[file.name.rfind(".") :]
+        if _STATIC.fullmatch(file.name) and suffix in _TYPES:
+            body = file.read_bytes()
+            found[file.name] = Asset(body, _TYPES[suffix], hashlib.sha256(body).hexdigest()[:12])
+    return found
