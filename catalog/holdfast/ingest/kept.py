@@ -69,6 +69,19 @@ def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress 
     return SourceProgress(upper, _positions(bound), messages, bad.num_rows, _positions(ends), source, slot)
 
 
+def behind_at(client: PersistClient, rendition: RenditionInfo, time: int) -> int:
+    """Return how many messages the source of a rendition had more at an earlier time. It takes no lease.
+
+    It is 0 if the positions of the source don't count messages. Raises `AsOfTooEarly`, and `BadInput` for a
+    rendition without a pipeline.
+    """
+    if rendition.pipeline is None:
+        raise BadInput(f"rendition {rendition.id} has no pipeline")
+    rows = client.read_snapshot_part(SnapshotPart(rendition.pipeline.remap, time)).to_table()
+    reached = dict(_positions(_bindings(rows)))
+    return sum(end - reached[partition] for partition, end in _positions(_ends(rows)))
+
+
 def _positions(rows: pa.Table) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(zip(rows["partition"].to_pylist(), rows["position"].to_pylist(), strict=True)))
 

@@ -5,10 +5,11 @@ from typing import Final
 
 from aiohttp import web
 
-from holdfast.console.pages import events, overview, static
+from holdfast.console.pages import collection, events, overview, static
 
 ROUTES: Final[Sequence[web.RouteDef]] = (
     web.get("/", overview.show),
+    web.get("/locations/{location}/collections/{name}", collection.show),
     web.get("/events", events.follow),
     web.get("/static/{name}", static.send),
 )

@@ -1,0 +1,60 @@
+"""A collection: frontiers and holds, source, renditions, jobs, shards."""
+
+from aiohttp import web
+
+from holdfast.collections.periods import shown_period
+from holdfast.console.asking import ask
+from holdfast.console.context import console_of, place_of, viewer_of
+from holdfast.console.drawing import frontiers, jobs
+from holdfast.console.facts.collection import collection_facts
+from holdfast.console.facts.feed import Feed
+from holdfast.console.facts.trouble import quoted
+from holdfast.console.rendering import freshness_s, number, page
+from holdfast.text import age
+
+
+async def show(request: web.Request) -> web.Response:
+    """Show a collection by its name or id."""
+    place, name = place_of(request), request.match_info["name"]
+    access = console_of(request).access
+    may_read = await access.may_read_rows(viewer_of(request), place.namespace, name)
+    facts = await ask(
+        request, collection_facts, place, name, freshness_s(request), with_records=may_read
+    )
+    name = facts.info.name
+    return page(
+        request,
+        "collection.html",
+        title=name,
+        name=name,
+        view="collection",
+        place=place,
+        section="overview",
+        live=place.name,
+        crumbs=(("Overview", "/"), (place.name, f"/?location={place.name}")),
+        facts=facts,
+        quoted=quoted,
+        trend=_trend(facts.feed),
+        retention="all of its history" if facts.info.retain_ms is None else shown_period(facts.info.retain_ms),
+        frontier_drawing=frontiers.frontiers(facts.history, f"Since and upper of {name} over time"),
+        holds_drawing=frontiers.holds(
+            facts.history, facts.history.holds, f"Who held the since of {name} over time"
+        ),
+        jobs_drawing=jobs.jobs(facts.jobs, facts.now_ms, f"Jobs of {name} over time"),
+    )
+
+
+def _trend(feed: Feed | None) -> str:
+    """How the lag changes, in words."""
+    if feed is None:
+        return ""
+    (first_ms, first), (last_ms, last) = feed.trend[0], feed.trend[-1]
+    over = age((last_ms - first_ms) / 1000)
+    if last == 0:
+        return "Not behind"
+    if len(feed.trend) == 1:
+        return "Not known yet: the history is too short"
+    change = f"{number(first)} to {number(last)} in the {over} before"
+    if feed.caught_up_ms is not None:
+        return f"Catching up: {change}. At this pace it takes {age(feed.caught_up_ms / 1000)} more"
+    return f"Falling behind: {change}" if last > first else f"Steady: {change}"
