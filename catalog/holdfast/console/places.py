@@ -6,6 +6,7 @@ look are not read again.
 """
 
 import re
+import shlex
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +19,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from holdfast.collections import CollectionInfo, CollectionState, JobRecord, StorageController
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.record.state import CommandRecord, ControllerState
-from holdfast.errors import BadInput
+from holdfast.errors import HandleExpired, LogRegressed
 from holdfast.locations import is_name, location_url, named_location
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.state.machine import refresh_all
 from holdfast.persist.state.state import ShardState
+from holdfast.persist.stores import StoreMetrics
 from holdfast.text import SECRET_OPTION
 
 _RETRY_S: Final = 5.0
@@ -53,7 +55,8 @@ class Look:
 class Place:
     """One location. Thread-safe.
 
-    `name` stands for it in addresses, and `url` on pages: it has no secrets. `namespace` is that of the
+    `name` stands for it in addresses, and `url` on pages: it has no secrets. `given` is its name in the
+    configuration file, such as `@prod`, if it has one. `namespace` is that of the
     resource that names the location, on a cluster.
     """
 
@@ -63,18 +66,22 @@ class Place:
         url: str,
         consensus: str | None = None,
         *,
+        given: str = "",
         namespace: str = "",
         credentials: Mapping[str, str] | None = None,
+        metrics: StoreMetrics | None = None,
     ) -> None:
         self.name = name
         self.namespace = namespace
         self.url = shown_url(url)
+        self._given = given
         self.secrets = frozenset(
             [*secrets_of(url), *secrets_of(consensus or ""), *(credentials or {}).values()]
         )
         self._url = url
         self._consensus = consensus
         self._credentials = credentials
+        self._metrics = metrics
         self._opening = threading.Lock()
         self._looking = threading.Lock()
         self._client: PersistClient | None = None
@@ -96,6 +103,7 @@ class Place:
                     mode="read",
                     config=PersistConfig(retry_deadline_s=_RETRY_S),
                     credentials=self._credentials,
+                    metrics=self._metrics,
                 )
             return self._client
 
@@ -107,9 +115,10 @@ class Place:
     @property
     def arguments(self) -> str:
         """The options with which a command names the location, without secrets: `--url ...`."""
-        if self._consensus is None:
-            return f"--url {self.url}"
-        return f"--url {self.url} --consensus {shown_url(self._consensus)}"
+        url = shlex.quote(self._given or self.url)
+        if self._consensus is None or self._given:
+            return f"--url {url}"
+        return f"--url {url} --consensus {shlex.quote(shown_url(self._consensus))}"
 
     def look(self, max_age_s: float = 0.0) -> Look:
         """Return what the location has now, or what it had at most `max_age_s` seconds ago.
@@ -123,8 +132,18 @@ class Place:
             # Whoever waited for the look of another may use it: it is newer than the question.
             if last is not None and last.taken_s >= asked_s - max_age_s:
                 return last
-            self._last = self._look(last)
+            try:
+                self._last = self._look(last)
+            except (LogRegressed, HandleExpired):
+                # The store went back to an earlier state. A new client continues with what it has now.
+                self._forget()
+                self._last = self._look(None)
             return self._last
+
+    def _forget(self) -> None:
+        self.close()
+        self._log = self._records = self._last = None
+        self.__dict__.pop("controller", None)
 
     def _look(self, last: Look | None) -> Look:
         client = self.client
@@ -195,7 +214,7 @@ class Places:
                 url, of_it = known.url, known.consensus
             url = location_url(url)
             name = _free(short_name(given, url), places)
-            places[name] = Place(name, url, of_it)
+            places[name] = Place(name, url, of_it, given=given if is_name(given) else "")
         return cls(places)
 
     def __iter__(self) -> Iterator[Place]:

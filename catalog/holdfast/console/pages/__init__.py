@@ -5,11 +5,13 @@ from typing import Final
 
 from aiohttp import web
 
-from holdfast.console.pages import collection, events, overview, static
+from holdfast.console.pages import collection, events, overview, shards, static
 
 ROUTES: Final[Sequence[web.RouteDef]] = (
     web.get("/", overview.show),
     web.get("/locations/{location}/collections/{name}", collection.show),
+    web.get("/locations/{location}/shards", shards.show_all),
+    web.get("/locations/{location}/shards/{id}", shards.show),
     web.get("/events", events.follow),
     web.get("/static/{name}", static.send),
 )

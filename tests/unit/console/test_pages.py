@@ -1,0 +1,188 @@
+"""What the overview, a collection and its shards show."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.collections import StorageController
+from holdfast.console.context import Console
+from holdfast.console.facts.collection import collection_facts
+from holdfast.console.facts.overview import ordered, overview
+from holdfast.console.facts.shards import shard_list
+from holdfast.console.facts.trouble import Level
+from holdfast.console.places import Place, Places, secrets_of, short_name, shown_url
+from holdfast.persist import PersistClient
+from holdfast.persist.stores import StoreMetrics
+from unit.console.browsing import Browser, access, served
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def test_the_overview_has_all_collections(browser: Browser) -> None:
+    text = browser.get("/").text
+    assert 'href="/locations/shop/collections/orders"' in text
+    assert "&lt;b&gt;bold&lt;/b&gt;" in text
+    assert "<b>bold" not in text
+
+
+def test_the_overview_filters_and_sorts(browser: Browser) -> None:
+    assert "/collections/orders" not in browser.get("/?q=bold").text
+    assert "No collection matches" in browser.get("/?q=nothing-like-that").text
+    by_name = browser.get("/?sort=name").text
+    assert 'aria-sort="ascending"' in by_name
+    assert browser.get("/?q=ready%20orders").text.count("/collections/orders") == 1
+
+
+def test_a_collection_has_its_frontiers_shards_and_columns(browser: Browser, place: Place) -> None:
+    text = browser.get("/locations/shop/collections/orders").text
+    for each in ("Frontiers", "Renditions", "Shards", "customer", "retention", "<svg", 'class="line upper"'):
+        assert each in text
+    (shard,) = place.look().collections[1].holding.shards
+    page = browser.get(f"/locations/shop/shards/{shard}")
+    assert page.status == 200
+    assert "appended 2 rows" in page.text
+    listed = browser.get("/locations/shop/shards").text
+    assert shard in listed
+    assert "orders: rows of r1" in listed
+
+
+def test_a_name_of_the_hostile_kind_has_a_page(browser: Browser) -> None:
+    answer = browser.get("/locations/shop/collections/%3Cb%3Ebold%3C%2Fb%3E")
+    assert answer.status == 200
+    assert "<b>bold" not in answer.text
+
+
+def test_facts_of_a_collection(place: Place) -> None:
+    facts = collection_facts(place, "orders")
+    history = facts.history
+    assert [point.value for point in history.upper][-1] == facts.row.upper
+    assert [point.value for point in history.promised][-1] == facts.promised
+    assert history.since[0].value == 0
+    assert [hold.purpose for hold in history.holds] == ["retention"]
+    assert [each.name for each in facts.columns] == ["id", "customer", "amount"]
+    assert [each.role for each in facts.shards] == ["rows", "metadata"]
+    assert facts.row.rows == facts.renditions[0].rows == 3
+    assert facts.renditions[0].skew == 1.0
+    assert facts.feed is None
+
+
+def test_the_pages_write_nothing(shop: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(shop, copy)
+    before = digest(copy)
+    (place,) = Places.named([str(copy)])
+    with served(Console(Places({place.name: place}), access())) as browser:
+        for path in ("/", "/locations/copy/collections/orders", "/locations/copy/shards"):
+            assert browser.get(path).status == 200, path
+    assert digest(copy) == before
+
+
+def test_a_second_look_is_one_read_of_consensus(shop: Path) -> None:
+    metrics = StoreMetrics()
+    place = Place("shop", shop.as_uri(), metrics=metrics)
+
+    def calls() -> dict[str, int]:
+        return {name: stats.calls for name, stats in metrics.snapshot().items()}
+
+    first = overview(place)
+    assert [row.name for row in first.collections] == ["<b>bold</b>", "orders"]
+    before = calls()
+    assert overview(place).collections == first.collections
+    after = calls()
+    assert sum(after.values()) - sum(before.values()) == 1, (before, after)
+    overview(place, max_age_s=60.0)
+    assert calls() == after
+    place.close()
+
+
+def test_a_look_sees_a_new_collection_and_new_rows(tmp_path: Path) -> None:
+    with holdfast.table(tmp_path, "one", columns={"id": "int64"}, key=["id"]) as one:
+        place = Place("shop", tmp_path.as_uri())
+        assert [(row.name, row.rows) for row in overview(place).collections] == [("one", 0)]
+        one.upsert([{"id": 1}])
+        with holdfast.table(tmp_path, "two", columns={"id": "int64"}, key=["id"]):
+            pass
+        found = overview(place).collections
+        assert [(row.name, row.rows) for row in found] == [("one", 1), ("two", 0)]
+        place.close()
+
+
+def test_trouble_comes_first(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        with holdfast.table(tmp_path, name, columns={"id": "int64"}, key=["id"]) as table:
+            table.upsert([{"id": 1}])
+    client = PersistClient.open(tmp_path)
+    with client, StorageController(client) as controller:
+        id_ = controller.describe("c").collection_id
+        job = controller.start_job(id_, "snapshot", "now", spec={})
+        controller.fail_job(job.job_id, job.attempt, "the disk </b> is full")
+    place = Place("shop", tmp_path.as_uri())
+    rows = ordered(overview(place).collections, "trouble")
+    assert [(row.name, row.level) for row in rows] == [("c", Level.WARNING), ("a", Level.FINE), ("b", Level.FINE)]
+    assert "the disk </b> is full" in rows[0].troubles[0].what
+    assert rows[0].troubles[0].command.startswith("holdfast collection jobs c --url ")
+    with served(Console(Places({"shop": place}), access())) as browser:
+        text = browser.get("/locations/shop/collections/c").text
+    assert "the disk &lt;/b&gt; is full" in text
+
+
+def test_a_location_that_is_gone_does_not_hide_the_others(shop: Path, tmp_path: Path) -> None:
+    places = Places.named([str(shop), str(tmp_path / "gone")])
+    with served(Console(places, access())) as browser:
+        text = browser.get("/").text
+        assert "/locations/shop/collections/orders" in text
+        assert "Not readable" in text
+        assert browser.get("/locations/gone/shards").status == 503
+
+
+def test_an_empty_location_says_what_to_do(tmp_path: Path) -> None:
+    PersistClient.open(tmp_path).close()
+    place = Place("shop", tmp_path.as_uri())
+    with served(Console(Places({"shop": place}), access())) as browser:
+        assert "holdfast create orders" in browser.get("/").text
+        assert browser.get("/locations/shop/shards").status == 200
+    assert shard_list(Place("shop", tmp_path.as_uri())).all == 0
+
+
+def test_no_page_has_the_password_of_a_url(tmp_path: Path) -> None:
+    url = "postgresql://me:pl4nted@127.0.0.1:1/db?sslpassword=pl4nted2"
+    place = Place("db", url)
+    assert place.secrets == {"pl4nted", "pl4nted2"}
+    with served(Console(Places({"db": place}), access())) as browser:
+        for path in ("/", "/locations/db/shards", "/locations/db/collections/x", "/?q=pl4nted2"):
+            assert "pl4nted" not in browser.get(path).text, path
+    assert "pl4nted" not in place.arguments
+    assert tmp_path.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://bucket/prefix?endpoint=http://minio:9000&region=eu", "s3://bucket/prefix?endpoint=http://minio:9000&region=eu"),
+        ("s3://bucket/prefix?aws_secret_access_key=abc", "s3://bucket/prefix"),
+        ("postgresql://me:secret@db:5432/x", "postgresql://me@db:5432/x"),
+        ("postgresql://me:sec@ret@db/x", "postgresql://me@db/x"),
+        ("file:///data/my%20shop", "/data/my shop"),
+        ("me:secret@db", "***"),
+    ],
+)
+def test_a_url_for_people(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+def test_names_of_locations() -> None:
+    assert short_name("@prod", "s3://bucket") == "prod"
+    assert short_name("", "s3://bucket/a/b/") == "b"
+    assert short_name("", "s3://bucket") == "bucket"
+    assert short_name("", "file:///data/my%20shop") == "my-shop"
+    assert short_name("", "file:///") == "location"
+    assert list(Places.named(["/a/shop", "/b/shop", "/c/shop"]).all) == ["shop", "shop-2", "shop-3"]
+    assert list(secrets_of("postgresql://me:a%20b@h/")) == ["a%20b", "a b"]

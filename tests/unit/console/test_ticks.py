@@ -1,0 +1,132 @@
+"""Changes arrive, and cost the store at most one look per location and tick."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+import holdfast
+from holdfast.console.access import Viewer
+from holdfast.console.context import Console
+from holdfast.console.places import Look, Place, Places
+from holdfast.console.ticks import Change, Ticks
+from holdfast.console.work import Limits, TooBusy, Work
+from unit.console.browsing import TOKEN, access, served
+
+FAST = Limits(tick_s=0.05)
+
+
+class Counted(Place):
+    """A location that counts its looks."""
+
+    looks = 0
+
+    def look(self, max_age_s: float = 0.0) -> Look:
+        self.looks += 1
+        return super().look(max_age_s)
+
+
+def test_a_page_hears_of_a_change(tmp_path: Path) -> None:
+    with holdfast.table(tmp_path, "orders", columns={"id": "int64"}, key=["id"]) as orders:
+        place = Place("shop", tmp_path.as_uri())
+        with served(Console(Places({"shop": place}), access(), limits=FAST)) as browser:
+
+            async def follow() -> dict[str, object]:
+                headers = {"Authorization": f"Bearer {TOKEN}"}
+                async with (
+                    aiohttp.ClientSession(headers=headers) as session,
+                    session.get(f"http://{browser.host}/events") as stream,
+                ):
+                    assert stream.headers["Content-Type"].startswith("text/event-stream")
+                    number = 0
+                    while True:
+                        number += 1
+                        # Until the first look is over, a write is no change.
+                        await asyncio.to_thread(orders.upsert, [{"id": number}])
+                        try:
+                            async with asyncio.timeout(0.5):
+                                async for line in stream.content:
+                                    if line.startswith(b"data: "):
+                                        return dict(json.loads(line[6:]))
+                        except TimeoutError:
+                            continue
+
+            assert browser.run(follow()) == {"location": "shop", "names": ["", "orders"], "reachable": True}
+
+
+def test_looks_do_not_grow_with_pages_and_end_with_them(shop: Path) -> None:
+    place = Counted("shop", shop.as_uri())
+
+    async def body() -> None:
+        work = Work(FAST)
+        ticks = Ticks(work)
+        await asyncio.sleep(3 * FAST.tick_s)
+        assert place.looks == 0
+        with ticks.follow("a", [place]), ticks.follow("a", [place]), ticks.follow("b", [place]):
+            began = asyncio.get_running_loop().time()
+            while place.looks < 4:
+                await asyncio.sleep(0.01)
+            passed = asyncio.get_running_loop().time() - began
+            assert place.looks <= passed / FAST.tick_s + 1
+        await asyncio.sleep(0)
+        ended = place.looks
+        await asyncio.sleep(4 * FAST.tick_s)
+        assert place.looks <= ended + 1
+        work.close()
+
+    asyncio.run(body())
+    place.close()
+
+
+def test_a_page_that_reads_slowly_gets_one_change() -> None:
+    async def body() -> list[Change]:
+        ticks = Ticks(Work(FAST))
+        with ticks.follow("a", []) as follower:
+            for name in ("x", "y", "x"):
+                follower.tell(Change("shop", ("", name)))
+            return await follower.next(1.0)
+
+    assert asyncio.run(body()) == [Change("shop", ("", "x", "y"))]
+
+
+def test_a_viewer_has_a_bounded_number_of_streams() -> None:
+    async def body() -> None:
+        ticks = Ticks(Work(Limits(streams=1)))
+        with ticks.follow("a", []), ticks.follow("b", []):
+            with pytest.raises(TooBusy), ticks.follow("a", []):
+                pass
+        with ticks.follow("a", []):
+            pass
+
+    asyncio.run(body())
+
+
+def test_queries_of_a_viewer_are_bounded_in_number_and_time() -> None:
+    import threading
+
+    release = threading.Event()
+
+    async def body() -> None:
+        work = Work(Limits(threads=4, queries=1, waiting=1, query_s=0.2))
+        viewer = Viewer("a")
+        first = asyncio.create_task(work.run(viewer, release.wait, 20.0))
+        second = asyncio.create_task(work.run(viewer, str, 2))
+        await asyncio.sleep(0.05)
+        with pytest.raises(TooBusy, match="2 queries"):
+            await work.run(viewer, str, 3)
+        # Others are not slowed down.
+        assert await work.run(Viewer("b"), str, 4) == "4"
+        for each in (first, second):
+            with pytest.raises(TooBusy, match="took longer"):
+                await each
+        # The thread of the first one still runs, and counts.
+        with pytest.raises(TooBusy, match="took longer"):
+            await work.run(viewer, str, 5)
+        release.set()
+        await asyncio.sleep(0.05)
+        assert await work.run(viewer, str, 6) == "6"
+        work.close()
+
+    asyncio.run(body())
