@@ -35,7 +35,7 @@ class NotHere(BadInput):
 
 CONSOLE: Final = web.AppKey("console", Console)
 VIEWER: Final = web.RequestKey("viewer", Viewer)
-VISIBLE: Final[web.RequestKey[tuple[Place, ...]]] = web.RequestKey("visible", tuple)
+VISIBLE: Final = web.RequestKey("visible", tuple[Place, ...])
 
 
 def console_of(request: web.Request) -> Console:
@@ -50,7 +50,7 @@ def viewer_of(request: web.Request) -> Viewer:
 
 def visible_places(request: web.Request) -> tuple[Place, ...]:
     """The locations that the viewer may see."""
-    return request.get(VISIBLE, ())
+    return request[VISIBLE] if VISIBLE in request else ()
 
 
 def place_of(request: web.Request) -> Place:

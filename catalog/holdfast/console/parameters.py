@@ -15,7 +15,9 @@ MOST_NAME: Final = 255
 def check_size(request: web.Request) -> None:
     """Raise `BadInput` if the address has more than a page can need."""
     if len(request.query) > MOST_PARAMETERS:
-        raise BadInput(f"the address has {len(request.query)} parameters, at most {MOST_PARAMETERS} are allowed")
+        raise BadInput(
+            f"the address has {len(request.query)} parameters, at most {MOST_PARAMETERS} are allowed"
+        )
     for name, value in request.query.items():
         if len(name) > MOST_NAME or len(value) > MOST_CHARACTERS:
             raise BadInput(f"parameter {name[:40]!r} is longer than {MOST_CHARACTERS} characters")

@@ -56,8 +56,8 @@ class Place:
     """One location. Thread-safe.
 
     `name` stands for it in addresses, and `url` on pages: it has no secrets. `given` is its name in the
-    configuration file, such as `@prod`, if it has one. `namespace` is that of the
-    resource that names the location, on a cluster.
+    configuration file, such as `@prod`, if it has one. `namespace` is the namespace of the resource that names
+    the location, on a cluster.
     """
 
     def __init__(
@@ -223,7 +223,6 @@ class Places:
     def __len__(self) -> int:
         return len(self.all)
 
-
     @property
     def secrets(self) -> frozenset[str]:
         """What no page may show."""
@@ -261,7 +260,7 @@ def shown_url(url: str) -> str:
     """A URL for people: without a password, and without options except for plain ones."""
     try:
         parts = urlsplit(url)
-        if not parts.scheme:
+        if not parts.netloc and parts.scheme != "file":
             return url if "@" not in url else "***"
         host = parts.netloc.rpartition("@")[2]
         user = parts.username or ""

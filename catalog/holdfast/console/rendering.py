@@ -93,8 +93,8 @@ PAGES: Final = web.AppKey("pages", Pages)
 def page(request: web.Request, template: str, *, status: int = 200, **context: Any) -> web.Response:
     """Return a page made of a template.
 
-    Every template has `request_path`, `locations` (those that the viewer may see) and `section`, which the navigation
-    marks. A page of one location passes `place`.
+    Every template has `request_path`, `locations` (those that the viewer may see) and `section`, which the
+    navigation marks. A page of one location passes `place`.
     """
     console = request.app[CONSOLE]
     known = {
@@ -164,7 +164,9 @@ def duration(ms: float | None) -> str:
 def iso(ms: int) -> str:
     """A time as ISO 8601 in UTC. The number itself if it is no date."""
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
     except (ValueError, OverflowError, OSError):
         return str(ms)
 

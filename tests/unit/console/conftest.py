@@ -10,7 +10,10 @@ from holdfast.console.context import Console
 from holdfast.console.places import Place, Places
 from unit.console.browsing import Browser, access, served
 
-ORDERS = [{"id": 1, "customer": "ann", "amount": 9.5}, {"id": 2, "customer": "<script>alert(1)</script>", "amount": 3.0}]
+ORDERS = [
+    {"id": 1, "customer": "ann", "amount": 9.5},
+    {"id": 2, "customer": "<script>alert(1)</script>", "amount": 3.0},
+]
 
 
 @pytest.fixture(scope="session")
@@ -26,14 +29,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def place(shop: Path) -> Iterator[Place]:
     (found,) = Places.named([str(shop)])
     yield found
     found.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def browser(place: Place) -> Iterator[Browser]:
     with served(Console(Places({place.name: place}), access())) as opened:
         yield opened

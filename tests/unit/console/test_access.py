@@ -15,11 +15,14 @@ VIEWS = ("/", "/locations/shop/collections/orders", "/locations/shop/shards", "/
 @pytest.mark.parametrize("path", VIEWS)
 @pytest.mark.parametrize(
     "headers",
-    [NOBODY, {"Authorization": "Bearer wrong"}, {"Authorization": f"Bearer {TOKEN}x"}, {"Cookie": "holdfast=ü"}],
+    [
+        NOBODY,
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Cookie": "holdfast=ü"},
+    ],
 )
-def test_without_the_token_a_page_shows_nothing(
-    browser: Browser, path: str, headers: dict[str, str]
-) -> None:
+def test_without_the_token_a_page_shows_nothing(browser: Browser, path: str, headers: dict[str, str]) -> None:
     answer = browser.get(path, headers=headers)
     assert answer.status == 401
     assert "shop" not in answer.text.replace(path, "")
@@ -45,7 +48,9 @@ def test_the_token_leads_to_no_other_site(browser: Browser, path: str) -> None:
     assert re.match(r"/(?![/\\])", target), target
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]:1", "a:b", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]:1", "a:b", ""]
+)
 def test_a_request_for_another_host_is_refused(browser: Browser, host: str) -> None:
     answer = browser.get("/", headers={"Authorization": f"Bearer {TOKEN}", "Host": host})
     assert answer.status in (400, 421)
@@ -89,7 +94,13 @@ def test_a_page_has_no_script_of_its_own(browser: Browser) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/static/../server.py", "/static/%2e%2e%2fserver.py", "/static/..%2f..%2ferrors.py", "/static/", "/static/none.js"],
+    [
+        "/static/../server.py",
+        "/static/%2e%2e%2fserver.py",
+        "/static/..%2f..%2ferrors.py",
+        "/static/",
+        "/static/none.js",
+    ],
 )
 def test_only_assets_are_sent(browser: Browser, path: str) -> None:
     answer = browser.get(path)
@@ -146,6 +157,10 @@ def test_the_console_takes_no_changes(browser: Browser) -> None:
 
 
 def test_a_bad_value_in_the_address_is_escaped(browser: Browser, shop: Path) -> None:
-    for path in ("/?sort=<script>x</script>", "/?q=<script>x</script>", "/locations/<script>x</script>/shards"):
+    for path in (
+        "/?sort=<script>x</script>",
+        "/?q=<script>x</script>",
+        "/locations/<script>x</script>/shards",
+    ):
         assert "<script>x" not in browser.get(path).text
     assert shop.exists()

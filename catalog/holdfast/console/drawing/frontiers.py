@@ -51,7 +51,9 @@ def frontiers(history: FrontierHistory, label: str) -> Markup:
     for value, text in ticks:
         place = y(value)
         drawn.append(
-            Markup('<line class="axis" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(LEFT, place, WIDTH - RIGHT, place)
+            Markup('<line class="axis" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
+                LEFT, place, WIDTH - RIGHT, place
+            )
         )
         drawn.append(Markup('<text x="{}" y="{}">{}</text>').format(LEFT, round(place - 4, 1), text))
     for value, text in time_ticks(history.from_ms, history.to_ms, 8):
@@ -114,7 +116,7 @@ def _range(uppers: Sequence[int], sinces: Sequence[int]) -> tuple[int, int]:
     near = [each for each in sinces if low - each <= _FAR * span]
     low = min([low, *near])
     margin = max((high - low) // 12, 1)
-    return low - margin if low - margin > 0 else 0, high + margin
+    return max(0, low - margin), high + margin
 
 
 def _unknown(history: FrontierHistory, x: Scale, bottom: float) -> list[Markup]:
@@ -125,9 +127,9 @@ def _unknown(history: FrontierHistory, x: Scale, bottom: float) -> list[Markup]:
     if width < 1:
         return []
     drawn = [
-        Markup(
-            '<rect class="gap" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
-        ).format(LEFT, _TOP, width, bottom - _TOP, "The log of the shard does not go back so far")
+        Markup('<rect class="gap" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
+            LEFT, _TOP, width, bottom - _TOP, "The log of the shard does not go back so far"
+        )
     ]
     if width > 80:
         drawn.append(

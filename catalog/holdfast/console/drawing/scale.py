@@ -49,7 +49,9 @@ def time_ticks(from_ms: int, to_ms: int, most: int) -> list[tuple[int, str]]:
     while span / step > most:
         step *= 2
     first = -(-from_ms // step) * step
-    form = "%H:%M:%S" if step < _MINUTE else "%H:%M" if step < _DAY else "%b %-d" if step < 365 * _DAY else "%Y"
+    form = (
+        "%H:%M:%S" if step < _MINUTE else "%H:%M" if step < _DAY else "%b %-d" if step < 365 * _DAY else "%Y"
+    )
     return [(each, _label(each, form, step)) for each in range(first, to_ms + 1, step)]
 
 

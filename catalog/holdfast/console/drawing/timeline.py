@@ -41,9 +41,11 @@ def timeline(lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str) -> Mar
     place = time_scale(from_ms, to_ms)
     height = len(lanes) * _LANE + _AXIS
     bottom = height - _AXIS
-    drawn = [Markup('<svg class="drawing timeline" viewBox="0 0 {} {}" role="group" aria-label="{}">').format(
-        WIDTH, height, label
-    )]
+    drawn = [
+        Markup('<svg class="drawing timeline" viewBox="0 0 {} {}" role="group" aria-label="{}">').format(
+            WIDTH, height, label
+        )
+    ]
     for time, text in time_ticks(from_ms, to_ms, 8):
         x = place(time)
         drawn.append(Markup('<line class="axis" x1="{0}" y1="0" x2="{0}" y2="{1}"/>').format(x, bottom))
@@ -59,7 +61,9 @@ def timeline(lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str) -> Mar
     for index, lane in enumerate(lanes):
         top = index * _LANE
         drawn.append(
-            Markup('<text class="strong" x="{}" y="{}">{}</text>').format(LEFT, top + 13, _cut(lane.label, 96))
+            Markup('<text class="strong" x="{}" y="{}">{}</text>').format(
+                LEFT, top + 13, _cut(lane.label, 96)
+            )
         )
         if lane.note:
             drawn.append(
@@ -67,8 +71,15 @@ def timeline(lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str) -> Mar
                     WIDTH - RIGHT, top + 13, _cut(lane.note, 44)
                 )
             )
-        drawn.extend(_bar(bar, place(bar.from_ms if bar.from_ms is not None else from_ms),
-                          place(bar.to_ms if bar.to_ms is not None else to_ms), top + 18) for bar in lane.bars)
+        drawn.extend(
+            _bar(
+                bar,
+                place(bar.from_ms if bar.from_ms is not None else from_ms),
+                place(bar.to_ms if bar.to_ms is not None else to_ms),
+                top + 18,
+            )
+            for bar in lane.bars
+        )
     drawn.append(Markup("</svg>"))
     return Markup("").join(drawn)
 

@@ -137,8 +137,9 @@ def _holds(versions: Sequence[StateDiff], state: ShardState) -> list[HoldBar]:
                     bars[str(id_)] = replace(bars[str(id_)], to_ms=each.wall_ms)
                 case _:
                     pass
-    for reader in (*state.leased_readers.values(), *state.critical_readers.values()):
-        bars.setdefault(reader.id, _bar(None, reader, None))
+    now = (*state.leased_readers.values(), *state.critical_readers.values())
+    for held in now:
+        bars.setdefault(held.id, _bar(None, held, None))
     there = [each for each in bars.values() if each.to_ms is None]
     ended = [each for each in bars.values() if each.to_ms is not None]
     there.sort(key=lambda bar: bar.since)

@@ -125,7 +125,7 @@ def bad_updates(seen: Look, info: CollectionInfo) -> int | None:
 
 
 def ordered(rows: Sequence[CollectionRow], sort: str) -> list[CollectionRow]:
-    """The rows in one of the orders of `SORTS`: the greatest or worst first, names and times from the first."""
+    """The rows in one of the orders of `SORTS`: the worst and the greatest first, times from the earliest."""
     keys: dict[str, Callable[[CollectionRow], tuple[float, ...]]] = {
         "trouble": lambda row: (-row.level, -(row.lag_ms or 0), -(row.errors or 0)),
         "name": lambda _: (),

@@ -158,7 +158,9 @@ def _times(
     late = lag_ms(info, view, now_ms)
     if late is not None and late > LATE_MS:
         level = Level.BROKEN if late > VERY_LATE_MS else Level.WARNING
-        what = f"It is complete only up to {age(late / 1000)} ago: its source is not read, or is read too slowly"
+        what = (
+            f"It is complete only up to {age(late / 1000)} ago: its source is not read, or is read too slowly"
+        )
         yield Trouble(level, what, offsets)
     since = states[info.metadata_shard].since
     if info.retain_ms is None or not LEAST_MS < view.upper < CLOSED:
@@ -167,9 +169,7 @@ def _times(
     held = held_back_by(info, states)
     if excess > LATE_MS and held is not None and since > 0:
         by = f"'{held.purpose}'" + (f" on {held.host}" if held.host else "")
-        yield Trouble(
-            Level.WARNING, f"{by} keeps {age(excess / 1000)} of history more than is wanted", holds
-        )
+        yield Trouble(Level.WARNING, f"{by} keeps {age(excess / 1000)} of history more than is wanted", holds)
 
 
 def lag_ms(info: CollectionInfo, view: CollectionView, now_ms: int) -> int | None:
@@ -190,6 +190,4 @@ def failed_last(jobs: Sequence[JobRecord]) -> list[JobRecord]:
 
 def quoted(name: str) -> str:
     """A name as one word of a shell."""
-
-
     return shlex.quote(name)

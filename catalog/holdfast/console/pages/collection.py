@@ -18,9 +18,7 @@ async def show(request: web.Request) -> web.Response:
     place, name = place_of(request), request.match_info["name"]
     access = console_of(request).access
     may_read = await access.may_read_rows(viewer_of(request), place.namespace, name)
-    facts = await ask(
-        request, collection_facts, place, name, freshness_s(request), with_records=may_read
-    )
+    facts = await ask(request, collection_facts, place, name, freshness_s(request), with_records=may_read)
     name = facts.info.name
     return page(
         request,
@@ -35,7 +33,9 @@ async def show(request: web.Request) -> web.Response:
         facts=facts,
         quoted=quoted,
         trend=_trend(facts.feed),
-        retention="all of its history" if facts.info.retain_ms is None else shown_period(facts.info.retain_ms),
+        retention="all of its history"
+        if facts.info.retain_ms is None
+        else shown_period(facts.info.retain_ms),
         frontier_drawing=frontiers.frontiers(facts.history, f"Since and upper of {name} over time"),
         holds_drawing=frontiers.holds(
             facts.history, facts.history.holds, f"Who held the since of {name} over time"

@@ -15,7 +15,9 @@ async def show_all(request: web.Request) -> web.Response:
     found = await ask(request, shard_list, place, freshness_s(request))
     wanted = words.casefold().split()
     shown = [
-        each for each in found.shards if all(word in f"{each.id} {each.belongs_to}".casefold() for word in wanted)
+        each
+        for each in found.shards
+        if all(word in f"{each.id} {each.belongs_to}".casefold() for word in wanted)
     ]
     return page(
         request,
