@@ -56,8 +56,8 @@ class Place:
     """One location. Thread-safe.
 
     `name` stands for it in addresses, and `url` on pages: it has no secrets. `given` is its name in the
-    configuration file, such as `@prod`, if it has one. `namespace` is the namespace of the resource that names
-    the location, on a cluster.
+    configuration file, such as `@prod`, if it has one. `namespace` is the namespace of the resource
+    that names the location, on a cluster.
     """
 
     def __init__(

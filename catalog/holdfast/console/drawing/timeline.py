@@ -89,7 +89,8 @@ def _bar(bar: Bar, left: float, right: float, top: float) -> Markup:
     left = min(left, WIDTH - RIGHT - width)
     open_left, open_right = bar.from_ms is None, bar.to_ms is None
     rect = Markup(
-        '<rect class="bar {kind}{open}" x="{x}" y="{y}" width="{w}" height="{h}" rx="3"><title>{title}</title></rect>'
+        '<rect class="bar {kind}{open}" x="{x}" y="{y}" width="{w}" height="{h}" rx="3">'
+        "<title>{title}</title></rect>"
     ).format(
         kind=bar.kind,
         open=" open" if open_left or open_right else "",

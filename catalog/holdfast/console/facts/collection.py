@@ -91,7 +91,7 @@ def collection_facts(
     if info is None:
         raise CollectionNotFound(
             f"location {place.name} has no collection '{name}'",
-            hint=f"it may have been dropped or renamed: 'holdfast ls {place.arguments}' shows all collections",
+            hint=f"it may be dropped or renamed: 'holdfast ls {place.arguments}' shows all collections",
         )
     view, _ = view_of(seen, info)
     jobs = seen.jobs.get(info.collection_id, ())

@@ -137,7 +137,8 @@ def _holds(versions: Sequence[StateDiff], state: ShardState) -> list[HoldBar]:
                     bars[str(id_)] = replace(bars[str(id_)], to_ms=each.wall_ms)
                 case _:
                     pass
-    now = (*state.leased_readers.values(), *state.critical_readers.values())
+    now: list[LeasedReader | CriticalReader] = [*state.leased_readers.values()]
+    now += state.critical_readers.values()
     for held in now:
         bars.setdefault(held.id, _bar(None, held, None))
     there = [each for each in bars.values() if each.to_ms is None]
