@@ -31,11 +31,10 @@ _FAR: Final = 8
 def frontiers(history: FrontierHistory, label: str) -> Markup:
     """Draw the frontiers. `label` says to a screen reader what the drawing shows."""
     x = time_scale(history.from_ms, history.to_ms)
-    uppers = [each.value for each in (*history.upper, *history.promised) if 0 < each.value < CLOSED]
-    sinces = [each.value for each in history.since if 0 < each.value < CLOSED]
-    if not uppers:
+    upper_points, promised_points = _written(history.upper), _written(history.promised)
+    if not upper_points:
         return Markup("")
-    low, high = _range(uppers, sinces)
+    low, high = _range([*upper_points, *promised_points], _written(history.since))
     bottom = _HEIGHT - _AXIS
     y = Scale(low, high, bottom - 4, _TOP)
     drawn = [
@@ -68,14 +67,15 @@ def frontiers(history: FrontierHistory, label: str) -> Markup:
         )
     )
     drawn.extend(_unknown(history, x, bottom))
-    upper = _steps(history.upper, history.to_ms, x, y)
+    upper = _steps(upper_points, history.to_ms, x, y)
     since = _steps(history.since, history.to_ms, x, y)
     if upper and since:
-        # What can be read.
+        # What can be read, from the first write on.
+        since = [(max(left, upper[0][0]), top) for left, top in since]
         drawn.append(
             Markup('<path class="readable" d="M{}L{}z"/>').format(_joined(upper), _joined(since[::-1]))
         )
-    promised = _steps(history.promised, history.to_ms, x, y)
+    promised = _steps(promised_points, history.to_ms, x, y)
     for cls, points in (("promised", promised), ("since", since), ("upper", upper)):
         if points:
             drawn.append(Markup('<path class="line {}" d="M{}"/>').format(cls, _joined(points)))
@@ -110,13 +110,19 @@ def _note(hold: HoldBar, now_ms: int) -> str:
     return f"{held}, {'leased' if hold.leased else 'until released'}"
 
 
-def _range(uppers: Sequence[int], sinces: Sequence[int]) -> tuple[int, int]:
-    low, high = min(uppers), max(uppers)
+def _written(points: Sequence[Point]) -> list[Point]:
+    """The points that a scale can show: not before the first write, and not closed."""
+    known = [each for each in points if 0 < each.value < CLOSED]
+    walls = [each for each in known if each.value > LEAST_MS]
+    return walls or known
+
+
+def _range(uppers: Sequence[Point], sinces: Sequence[Point]) -> tuple[int, int]:
+    low, high = min(each.value for each in uppers), max(each.value for each in uppers)
     span = max(high - low, 1)
-    near = [each for each in sinces if low - each <= _FAR * span]
-    low = min([low, *near])
+    low = min([low, *(each.value for each in sinces if low - each.value <= _FAR * span)])
     margin = max((high - low) // 12, 1)
-    return max(0, low - margin), high + margin
+    return max(low - margin, 0), high + margin
 
 
 def _unknown(history: FrontierHistory, x: Scale, bottom: float) -> list[Markup]:
