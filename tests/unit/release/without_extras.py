@@ -11,6 +11,7 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 OF_EXTRAS = (
+    "aiohttp",
     "boto3",
     "botocore",
     "confluent_kafka",
@@ -18,6 +19,7 @@ OF_EXTRAS = (
     "duckdb",
     "fsspec",
     "fastavro",
+    "jinja2",
     "pandas",
     "psycopg",
     "psycopg_pool",
@@ -83,6 +85,7 @@ def main(place: str) -> None:
         ("iceberg", "collection export orders lake.shop.orders --format iceberg"),
         ("delta", f"collection export orders {place}/delta --format delta"),
         ("ingest", f"ingest {place}/orders.yaml --once"),
+        ("console", "console --no-browser"),
     ]
     told = []
     for extra, what, call in calls:

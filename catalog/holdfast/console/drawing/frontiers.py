@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from holdfast.collections.complete_times import LEAST_MS
 from holdfast.console.drawing.scale import (
+    GUTTER,
     LEFT,
     RIGHT,
     WIDTH,
@@ -30,7 +31,7 @@ _FAR: Final = 8
 
 def frontiers(history: FrontierHistory, label: str) -> Markup:
     """Draw the frontiers. `label` says to a screen reader what the drawing shows."""
-    x = time_scale(history.from_ms, history.to_ms)
+    x = time_scale(history.from_ms, history.to_ms, GUTTER)
     upper_points, promised_points = _written(history.upper), _written(history.promised)
     if not upper_points:
         return Markup("")
@@ -51,19 +52,19 @@ def frontiers(history: FrontierHistory, label: str) -> Markup:
         place = y(value)
         drawn.append(
             Markup('<line class="axis" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
-                LEFT, place, WIDTH - RIGHT, place
+                GUTTER, place, WIDTH - RIGHT, place
             )
         )
-        drawn.append(Markup('<text x="{}" y="{}">{}</text>').format(LEFT, round(place - 4, 1), text))
+        drawn.append(Markup('<text x="{}" y="{}">{}</text>').format(LEFT, round(place + 4, 1), text))
     for value, text in time_ticks(history.from_ms, history.to_ms, 8):
         place = x(value)
-        if LEFT + 16 <= place <= WIDTH - RIGHT - 16:
+        if GUTTER <= place <= WIDTH - RIGHT - 16:
             drawn.append(
                 Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(place, _HEIGHT - 8, text)
             )
     drawn.append(
         Markup('<line class="axis-strong" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
-            LEFT, bottom, WIDTH - RIGHT, bottom
+            GUTTER, bottom, WIDTH - RIGHT, bottom
         )
     )
     drawn.extend(_unknown(history, x, bottom))
@@ -100,7 +101,7 @@ def holds(history: FrontierHistory, bars: Sequence[HoldBar], label: str) -> Mark
         )
         for each in bars
     ]
-    return timeline(lanes, history.from_ms, history.to_ms, label) if lanes else Markup("")
+    return timeline(lanes, history.from_ms, history.to_ms, label, GUTTER) if lanes else Markup("")
 
 
 def _note(hold: HoldBar, now_ms: int) -> str:
@@ -129,18 +130,18 @@ def _unknown(history: FrontierHistory, x: Scale, bottom: float) -> list[Markup]:
     """Hatch the time for which the since or the upper is not known."""
     known = [line[0].at_ms if line else history.to_ms for line in (history.since, history.upper)]
     start = max(known)
-    width = round(x(start) - LEFT, 1)
+    width = round(x(start) - GUTTER, 1)
     if width < 1:
         return []
     drawn = [
         Markup('<rect class="gap" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-            LEFT, _TOP, width, bottom - _TOP, "The log of the shard does not go back so far"
+            GUTTER, _TOP, width, bottom - _TOP, "The log of the shard does not go back so far"
         )
     ]
     if width > 80:
         drawn.append(
             Markup('<text x="{}" y="{}" text-anchor="middle">not known</text>').format(
-                round(LEFT + width / 2, 1), _TOP + 16
+                round(GUTTER + width / 2, 1), _TOP + 16
             )
         )
     return drawn

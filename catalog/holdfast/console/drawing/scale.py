@@ -8,6 +8,8 @@ WIDTH: Final = 960
 """The width of every drawing in its own units. Those with an axis of time have the same margins."""
 LEFT: Final = 8
 RIGHT: Final = 8
+GUTTER: Final = 68
+"""Where a drawing begins whose other axis has labels."""
 
 _SECOND: Final = 1000
 _MINUTE: Final = 60 * _SECOND
@@ -37,9 +39,9 @@ class Scale:
         return round(self.start + share * (self.end - self.start), 1)
 
 
-def time_scale(from_ms: int, to_ms: int) -> Scale:
-    """The scale of an axis of time over the whole width."""
-    return Scale(from_ms, max(to_ms, from_ms + 1), LEFT, WIDTH - RIGHT)
+def time_scale(from_ms: int, to_ms: int, left: float = LEFT) -> Scale:
+    """The scale of an axis of time over the whole width from `left` on."""
+    return Scale(from_ms, max(to_ms, from_ms + 1), left, WIDTH - RIGHT)
 
 
 def time_ticks(from_ms: int, to_ms: int, most: int) -> list[tuple[int, str]]:

@@ -36,9 +36,11 @@ class Lane:
     note: str = ""
 
 
-def timeline(lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str) -> Markup:
+def timeline(
+    lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str, left: float = LEFT
+) -> Markup:
     """Draw lanes, one below the other. `label` says to a screen reader what the drawing shows."""
-    place = time_scale(from_ms, to_ms)
+    place = time_scale(from_ms, to_ms, left)
     height = len(lanes) * _LANE + _AXIS
     bottom = height - _AXIS
     drawn = [
@@ -49,13 +51,13 @@ def timeline(lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str) -> Mar
     for time, text in time_ticks(from_ms, to_ms, 8):
         x = place(time)
         drawn.append(Markup('<line class="axis" x1="{0}" y1="0" x2="{0}" y2="{1}"/>').format(x, bottom))
-        if LEFT + 16 <= x <= WIDTH - RIGHT - 16:
+        if max(left, LEFT + 16) <= x <= WIDTH - RIGHT - 16:
             drawn.append(
                 Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(x, height - 8, text)
             )
     drawn.append(
         Markup('<line class="axis-strong" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
-            LEFT, bottom, WIDTH - RIGHT, bottom
+            left, bottom, WIDTH - RIGHT, bottom
         )
     )
     for index, lane in enumerate(lanes):
