@@ -13,7 +13,7 @@ from holdfast.errors import BadInput
 Extra = Literal["console", "delta", "iceberg", "ingest", "pandas", "postgres", "s3", "spark", "sql"]
 
 _PACKAGES: Final[dict[Extra, tuple[str, ...]]] = {
-    "console": ("aiohttp", "jinja2"),
+    "console": ("aiohttp", "jinja2", "markupsafe"),
     "delta": ("deltalake",),
     "iceberg": ("pyiceberg", "sqlalchemy"),
     "ingest": ("confluent_kafka", "fastavro", "cramjam", "yaml"),

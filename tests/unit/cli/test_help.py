@@ -81,6 +81,7 @@ OTHERS = {
     "holdfast collection merge": "--format is that of its file; it prints nothing",
     "holdfast collection write": "--format is that of its file; it prints nothing",
     "holdfast completion": "it prints a script",
+    "holdfast console": "it prints an address, and shows the rest in a browser",
     "holdfast persist export": "--format is that of its file; it prints nothing",
 }
 """The commands whose output has no choice of a format, and why."""

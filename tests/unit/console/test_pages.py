@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import holdfast
+from holdfast.cli import main
 from holdfast.collections import StorageController
 from holdfast.console.context import Console
 from holdfast.console.facts.collection import collection_facts
@@ -193,3 +195,35 @@ def test_names_of_locations() -> None:
     assert short_name("", "file:///") == "location"
     assert list(Places.named(["/a/shop", "/b/shop", "/c/shop"]).all) == ["shop", "shop-2", "shop-3"]
     assert list(secrets_of("postgresql://me:a%20b@h/")) == ["a%20b", "a b"]
+
+
+def test_a_source_has_its_lag_and_its_bad_records(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.jsonl").write_text('{"id": 1}\n{"id": "<i>no</i>"}\n{"id": 2}\n')
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "collection: fed\nkey: {id: int64}\n"
+        f"source: {{files: {{path: {tmp_path / 'in'}}}, format: {{json: {{}}}}, envelope: Upsert}}\n"
+    )
+    url = tmp_path / "shop"
+    done = CliRunner().invoke(main, ["ingest", str(spec), "--once", "--url", str(url)])
+    assert done.exit_code == 0, done.output
+    place = Place("shop", url.as_uri())
+    hidden, facts = (collection_facts(place, "fed", with_records=each) for each in (False, True))
+    assert facts.feed is not None
+    assert hidden.feed is not None
+    assert (facts.feed.messages, facts.feed.behind, facts.feed.errors) == (3, 0, 1)
+    assert facts.feed.caught_up_ms == 0
+    assert [each.name for each in facts.feed.partitions] == ["1.jsonl"]
+    assert facts.row.errors == 1
+    assert facts.row.lag_ms is not None
+    # Who may not read rows sees how many records are bad, and not what they were.
+    assert hidden.feed.bad is None
+    assert facts.feed.bad is not None
+    (bad,) = facts.feed.bad
+    assert bad.partition == "1.jsonl"
+    with served(Console(Places({"shop": place}), access())) as browser:
+        text = browser.get("/locations/shop/collections/fed").text
+        assert "Records that could not be decoded" in text
+        assert "<i>no" not in text
+        assert "1 record of the source could not be decoded" in browser.get("/").text

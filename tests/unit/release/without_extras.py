@@ -20,6 +20,7 @@ OF_EXTRAS = (
     "fsspec",
     "fastavro",
     "jinja2",
+    "markupsafe",
     "pandas",
     "psycopg",
     "psycopg_pool",

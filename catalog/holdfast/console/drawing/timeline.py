@@ -36,9 +36,7 @@ class Lane:
     note: str = ""
 
 
-def timeline(
-    lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str, left: float = LEFT
-) -> Markup:
+def timeline(lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str, left: float = LEFT) -> Markup:
     """Draw lanes, one below the other. `label` says to a screen reader what the drawing shows."""
     place = time_scale(from_ms, to_ms, left)
     height = len(lanes) * _LANE + _AXIS
