@@ -1,0 +1,66 @@
+"""The command `holdfast console`: what it prints, refuses and does when it ends."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import main
+
+RUN = "from holdfast.cli.program import run; run()"
+
+
+def test_the_address_works_until_ctrl_c(shop: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, "console", str(shop), "--no-browser"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{43}", address), address
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(address, timeout=30) as page:
+            assert "token" not in page.url
+            assert "/locations/shop/collections/orders" in page.read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(page.url, timeout=30)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert "Traceback" not in said
+        # Nothing that is logged or shown afterwards has the token.
+        assert address.partition("token=")[2] not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_cannot_be_shown_is_refused_at_once(tmp_path: Path, shop: Path) -> None:
+    def refused(*words: str) -> str:
+        done = CliRunner(env={"HOLDFAST_URL": "", "HOLDFAST_CONSENSUS_URL": ""}).invoke(
+            main, ["console", *words, "--no-browser"]
+        )
+        assert done.exit_code in (2, 3), done.output
+        assert done.stdout == ""
+        return done.stderr
+
+    assert "URL is missing" in refused()
+    assert str(tmp_path / "none") in refused(str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+    assert "--consensus belongs to one location" in refused(str(shop), str(shop), "--consensus", "memory://x")
+    assert "there is no location @nowhere" in refused("@nowhere")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "choose another --port" in refused(str(shop), "--port", str(taken.getsockname()[1]))
