@@ -50,7 +50,7 @@ def viewer_of(request: web.Request) -> Viewer:
 
 def visible_places(request: web.Request) -> tuple[Place, ...]:
     """The locations that the viewer may see."""
-    return request[VISIBLE] if VISIBLE in request else ()
+    return request.get(VISIBLE, ())
 
 
 def place_of(request: web.Request) -> Place:

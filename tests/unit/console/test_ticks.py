@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import aiohttp
@@ -22,10 +23,17 @@ class Counted(Place):
     """A location that counts its looks."""
 
     looks = 0
+    changed = threading.Condition()
 
     def look(self, max_age_s: float = 0.0) -> Look:
-        self.looks += 1
+        with self.changed:
+            self.looks += 1
+            self.changed.notify_all()
         return super().look(max_age_s)
+
+    def until(self, looks: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.looks >= looks, 30)
 
 
 def test_a_page_hears_of_a_change(tmp_path: Path) -> None:
@@ -66,8 +74,7 @@ def test_looks_do_not_grow_with_pages_and_end_with_them(shop: Path) -> None:
         assert place.looks == 0
         with ticks.follow("a", [place]), ticks.follow("a", [place]), ticks.follow("b", [place]):
             began = asyncio.get_running_loop().time()
-            while place.looks < 4:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(place.until, 4)
             passed = asyncio.get_running_loop().time() - began
             assert place.looks <= passed / FAST.tick_s + 1
         await asyncio.sleep(0)
@@ -94,9 +101,8 @@ def test_a_page_that_reads_slowly_gets_one_change() -> None:
 def test_a_viewer_has_a_bounded_number_of_streams() -> None:
     async def body() -> None:
         ticks = Ticks(Work(Limits(streams=1)))
-        with ticks.follow("a", []), ticks.follow("b", []):
-            with pytest.raises(TooBusy), ticks.follow("a", []):
-                pass
+        with ticks.follow("a", []), ticks.follow("b", []), pytest.raises(TooBusy), ticks.follow("a", []):
+            pass
         with ticks.follow("a", []):
             pass
 
@@ -104,8 +110,6 @@ def test_a_viewer_has_a_bounded_number_of_streams() -> None:
 
 
 def test_queries_of_a_viewer_are_bounded_in_number_and_time() -> None:
-    import threading
-
     release = threading.Event()
 
     async def body() -> None:

@@ -44,7 +44,8 @@ def frontiers(history: FrontierHistory, label: str) -> Markup:
         ),
         Markup(
             '<defs><pattern id="unknown" width="6" height="6" patternUnits="userSpaceOnUse"'
-            ' patternTransform="rotate(45)"><line class="hatch" x1="0" y1="0" x2="0" y2="6"/></pattern></defs>'
+            ' patternTransform="rotate(45)"><line class="hatch" x1="0" y1="0" x2="0" y2="6"/></pattern>'
+            "</defs>"
         ),
     ]
     ticks = time_ticks(low, high, 5) if low > LEAST_MS else number_ticks(low, high, 5)
