@@ -50,7 +50,11 @@ def viewer_of(request: web.Request) -> Viewer:
 
 def visible_places(request: web.Request) -> tuple[Place, ...]:
     """The locations that the viewer may see."""
-    return request.get(VISIBLE, ())
+    try:
+        return request[VISIBLE]
+    except KeyError:
+        # Access was not decided yet.
+        return ()
 
 
 def place_of(request: web.Request) -> Place:

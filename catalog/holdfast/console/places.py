@@ -12,14 +12,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.collections import CollectionInfo, CollectionState, JobRecord, StorageController
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.record.state import CommandRecord, ControllerState
-from holdfast.errors import HandleExpired, LogRegressed
+from holdfast.errors import HandleExpired, HoldfastError, LogRegressed
 from holdfast.locations import is_name, location_url, named_location
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.state.machine import refresh_all
@@ -50,6 +49,29 @@ class Look:
     def find(self, name: str) -> CollectionInfo | None:
         """The collection with this name or id."""
         return next((each for each in self.collections if name in (each.name, each.collection_id)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What a look takes from the records of a location, and the shards that they name."""
+
+    collections: tuple[CollectionInfo, ...]
+    jobs: Mapping[str, tuple[JobRecord, ...]]
+    commands: tuple[CommandRecord, ...]
+    shards: frozenset[str]
+
+    @classmethod
+    def of(cls, state: ControllerState) -> Self:
+        live = [each for each in state.collections.values() if each.state is not CollectionState.DROPPED]
+        jobs: dict[str, list[JobRecord]] = {}
+        for job in sorted(state.jobs.values(), key=lambda job: (job.started_ms, job.job_id)):
+            jobs.setdefault(job.object_id, []).append(job)
+        return cls(
+            tuple(sorted(live, key=lambda each: each.name)),
+            {id_: tuple(found) for id_, found in jobs.items()},
+            tuple(sorted(state.commands.values(), key=lambda each: each.at_ms)),
+            frozenset(shard for each in live for shard in (each.metadata_shard, *each.data_shards)),
+        )
 
 
 class Place:
@@ -86,9 +108,10 @@ class Place:
         self._looking = threading.Lock()
         self._client: PersistClient | None = None
         self._log: ControllerLog | None = None
-        self._records: ControllerState | None = None
+        self._records: _Records | None = None
         self._records_upper = -1
         self._last: Look | None = None
+        self._failed: tuple[float, HoldfastError] | None = None
 
     @property
     def client(self) -> PersistClient:
@@ -128,16 +151,21 @@ class Place:
         """
         asked_s = time.monotonic()
         with self._looking:
-            last = self._last
-            # Whoever waited for the look of another may use it: it is newer than the question.
-            if last is not None and last.taken_s >= asked_s - max_age_s:
-                return last
+            # Whoever waited for the look of another gets its result, which is newer than the question. So a
+            # store that doesn't answer keeps one thread busy, and not one after the other.
+            if self._last is not None and self._last.taken_s >= asked_s - max_age_s:
+                return self._last
+            if self._failed is not None and self._failed[0] >= asked_s:
+                raise self._failed[1]
             try:
-                self._last = self._look(last)
+                self._last = self._look(self._last)
             except (LogRegressed, HandleExpired):
                 # The store went back to an earlier state. A new client continues with what it has now.
                 self._forget()
                 self._last = self._look(None)
+            except HoldfastError as error:
+                self._failed = time.monotonic(), error
+                raise
             return self._last
 
     def _forget(self) -> None:
@@ -154,36 +182,22 @@ class Place:
         taken_s = time.monotonic()
         states = self._states(wanted)
         if self._records is None or states[records].upper != self._records_upper:
-            self._records = self._log.sync()
+            self._records = _Records.of(self._log.sync())
             self._records_upper = states[records].upper
-        live = self._live(self._records)
-        named = {shard for each in live for shard in (each.metadata_shard, *each.data_shards)}
-        if not named <= wanted:
-            states = self._states({records, *named})
-        states = {shard: states[shard] for shard in (records, *sorted(named))}
-        jobs: dict[str, list[JobRecord]] = {}
-        for job in self._records.jobs.values():
-            jobs.setdefault(job.object_id, []).append(job)
+        if not self._records.shards <= wanted:
+            states = self._states({records, *self._records.shards})
         return Look(
             now_ms=client.store_or_host_ms(),
             taken_s=taken_s,
-            collections=live,
-            jobs={
-                id_: tuple(sorted(found, key=lambda job: (job.started_ms, job.job_id)))
-                for id_, found in jobs.items()
-            },
-            commands=tuple(sorted(self._records.commands.values(), key=lambda each: each.at_ms)),
-            states=MappingProxyType(states),
+            collections=self._records.collections,
+            jobs=self._records.jobs,
+            commands=self._records.commands,
+            states={shard: states[shard] for shard in (records, *sorted(self._records.shards))},
         )
 
     def _states(self, shards: Iterable[str]) -> dict[str, ShardState]:
         machines = [self.client.session.machine(shard) for shard in sorted(shards)]
         return {state.shard_id: state for state in refresh_all(machines)}
-
-    @staticmethod
-    def _live(records: ControllerState) -> tuple[CollectionInfo, ...]:
-        live = (each for each in records.collections.values() if each.state is not CollectionState.DROPPED)
-        return tuple(sorted(live, key=lambda each: each.name))
 
     def close(self) -> None:
         """Close the client."""

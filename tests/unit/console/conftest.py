@@ -24,7 +24,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with holdfast.table(folder, "orders", columns=columns, key=["id"]) as orders:
         orders.upsert(ORDERS)
         orders.delete([1])
-    with holdfast.table(folder, "<b>bold</b>", columns={"id": "int64"}, key=["id"]) as bold:
+    with holdfast.table(folder, "<b>bold</b>/'\"", columns={"id": "int64"}, key=["id"]) as bold:
         bold.upsert([{"id": 7}])
     return folder
 

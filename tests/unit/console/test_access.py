@@ -154,6 +154,7 @@ def test_what_does_not_exist_is_not_found(browser: Browser, path: str) -> None:
 def test_the_console_takes_no_changes(browser: Browser) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert browser.get("/", method=method).status == 405
+    assert browser.get("/events", method="HEAD").status == 405
 
 
 def test_a_bad_value_in_the_address_is_escaped(browser: Browser, shop: Path) -> None:

@@ -2,6 +2,8 @@
 
 import hashlib
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from holdfast.console.facts.overview import ordered, overview
 from holdfast.console.facts.shards import shard_list
 from holdfast.console.facts.trouble import Level
 from holdfast.console.places import Place, Places, secrets_of, short_name, shown_url
+from holdfast.errors import NoLocation
 from holdfast.persist import PersistClient
 from holdfast.persist.stores import StoreMetrics
 from unit.console.browsing import Browser, access, served
@@ -57,7 +60,7 @@ def test_a_collection_has_its_frontiers_shards_and_columns(browser: Browser, pla
 
 
 def test_a_name_of_the_hostile_kind_has_a_page(browser: Browser) -> None:
-    answer = browser.get("/locations/shop/collections/%3Cb%3Ebold%3C%2Fb%3E")
+    answer = browser.get("/locations/shop/collections/%3Cb%3Ebold%3C%2Fb%3E%2F'%22")
     assert answer.status == 200
     assert "<b>bold" not in answer.text
 
@@ -95,7 +98,7 @@ def test_a_second_look_is_one_read_of_consensus(shop: Path) -> None:
         return {name: stats.calls for name, stats in metrics.snapshot().items()}
 
     first = overview(place)
-    assert [row.name for row in first.collections] == ["<b>bold</b>", "orders"]
+    assert [row.name for row in first.collections] == ["<b>bold</b>/'\"", "orders"]
     before = calls()
     assert overview(place).collections == first.collections
     after = calls()
@@ -147,6 +150,52 @@ def test_a_location_that_is_gone_does_not_hide_the_others(shop: Path, tmp_path: 
         assert "/locations/shop/collections/orders" in text
         assert "Not readable" in text
         assert browser.get("/locations/gone/shards").status == 503
+
+
+class Turnstile:
+    """A lock that says how many have come to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._came = threading.Semaphore(0)
+
+    def __enter__(self) -> None:
+        self._came.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait_for(self, number: int) -> None:
+        for _ in range(number):
+            assert self._came.acquire(timeout=30)
+
+
+def test_those_who_wait_for_a_failing_look_get_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, opened, looking = threading.Event(), [], Turnstile()
+
+    class Slow(Place):
+        @property
+        def client(self) -> PersistClient:
+            opened.append(1)
+            assert release.wait(30)
+            return super().client
+
+    place = Slow("gone", (tmp_path / "gone").as_uri())
+    monkeypatch.setattr(place, "_looking", looking)
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(place.look) for _ in range(4)]
+        looking.wait_for(4)
+        release.set()
+        for each in asked:
+            with pytest.raises(NoLocation):
+                each.result(30)
+    assert len(opened) == 1
+    with pytest.raises(NoLocation):
+        place.look()
+    assert len(opened) == 2
 
 
 def test_an_empty_location_says_what_to_do(tmp_path: Path) -> None:

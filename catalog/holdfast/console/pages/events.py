@@ -17,6 +17,8 @@ _LONGEST_S: Final = 300.0
 
 async def follow(request: web.Request) -> web.StreamResponse:
     """Send the changes of the locations that the viewer may see, or of one of them."""
+    if request.method != "GET":
+        raise web.HTTPMethodNotAllowed(request.method, ["GET"])
     wanted = text(request, "location")
     places = [each for each in visible_places(request) if wanted in ("", each.name)]
     ticks = request.app[TICKS]
