@@ -132,7 +132,7 @@ def _unknown(history: FrontierHistory, x: Scale, bottom: float) -> list[Markup]:
     known = [line[0].at_ms if line else history.to_ms for line in (history.since, history.upper)]
     start = max(known)
     width = round(x(start) - GUTTER, 1)
-    if width < 1:
+    if width < 4:
         return []
     drawn = [
         Markup('<rect class="gap" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
