@@ -20,6 +20,7 @@ _FLUX: Final = "takes Flux; tests/unit/operator/api/test_gitops.py evaluates the
 _RELEASE: Final = "it publishes a release; tests/unit/release checks the versions, CI runs make release-check"
 _HYDRATE: Final = "a job of Spark, with the id of a record: tests/spark/test_spark_hydrate_job.py runs it"
 
+_BROWSER: Final = "it serves until Ctrl-C; tests/unit/console/test_console_command.py runs it"
 _NO_SOURCE: Final = "its collection has no source; docs/how-to/ingest-with-the-operator.md runs the command"
 _ERRORS: Final = "it takes a bucket; docs/how-to/ingest-files.md runs the command on files"
 
@@ -47,6 +48,8 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
     ("README.md", "pip install"): _INSTALLED,
     ("docs/how-to/ingest-avro.md", "pip install"): _INSTALLED,
     ("docs/how-to/ingest-files.md", "pip install"): _INSTALLED,
+    ("docs/how-to/look-in-a-browser.md", "pip install"): _INSTALLED,
+    ("docs/how-to/look-in-a-browser.md", "holdfast console"): _BROWSER,
     ("docs/tutorial/a-first-source.md", "pip install"): _INSTALLED,
     ("docs/tutorial/a-first-table.md", "pip install"): _INSTALLED,
     ("docs/how-to/ingest-kafka.md", "pip install"): _INSTALLED,
