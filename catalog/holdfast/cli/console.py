@@ -91,7 +91,7 @@ def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, 
             click.echo(f"{address}/?token={access.token}")
             note("Ctrl-C ends it.")
             if not no_browser:
-                webbrowser.open(f"{address}/?token={access.token}")
+                webbrowser.open(f"{address}/?token={access.once()}")
             asyncio.run(_serve(shown, listening))
     finally:
         places.close()

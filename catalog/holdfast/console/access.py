@@ -2,6 +2,7 @@
 
 import hmac
 import secrets
+import time
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -10,6 +11,7 @@ from aiohttp import web
 TOKEN: Final = "token"  # noqa: S105 - the name of a parameter
 _BYTES: Final = 32
 _MOST_TOKEN: Final = 200
+_ONCE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,21 @@ class LocalAccess:
         self.token = secrets.token_urlsafe(_BYTES) if token is None else token
         # Cookies don't depend on the port. Two consoles on one host must not overwrite each other's.
         self._cookie = f"holdfast-console-{secrets.token_hex(4)}"
+        self._once: dict[str, float] = {}
+
+    def once(self) -> str:
+        """A token that lets one request in, within a minute.
+
+        It is for the command that opens the browser: other users of the host see the arguments of commands.
+        """
+        token = secrets.token_urlsafe(_BYTES)
+        self._once[token] = time.monotonic() + _ONCE_S
+        return token
 
     async def enter(self, request: web.Request) -> web.StreamResponse | None:
         """Set the cookie if the address has the token."""
         given = request.query.get(TOKEN)
-        if given is None or not self._is_mine(given):
+        if given is None or not (self._is_mine(given) or self._was_given_once(given)):
             return None
         query = {name: value for name, value in request.query.items() if name != TOKEN}
         # `path` begins with exactly one slash: `//host` would be another site.
@@ -84,6 +96,10 @@ class LocalAccess:
     async def may_read_rows(self, viewer: Viewer, namespace: str, collection: str) -> bool:  # noqa: ARG002
         """Return True."""
         return True
+
+    def _was_given_once(self, given: str) -> bool:
+        until = self._once.pop(given, None)
+        return until is not None and time.monotonic() < until
 
     def _is_mine(self, given: str) -> bool:
         sent = given[:_MOST_TOKEN].encode(errors="replace")

@@ -1,10 +1,13 @@
 """Who gets in, under which name, and what everybody gets."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 
+from holdfast.console.access import LocalAccess
+from holdfast.console.context import CONSOLE
 from holdfast.console.server import host_of
 from unit.console.browsing import TOKEN, Browser
 
@@ -39,6 +42,20 @@ def test_the_token_in_the_address_becomes_a_cookie(browser: Browser) -> None:
     name = cookie.split(";", 1)[0]
     assert browser.get("/", headers={"Cookie": name}).status == 200
     assert browser.get("/?token=wrong", headers=NOBODY).status == 401
+
+
+def test_a_token_for_once_lets_one_request_in(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = browser.app[CONSOLE].access
+    assert isinstance(own, LocalAccess)
+    once, late = own.once(), own.once()
+    first = browser.get(f"/?token={once}", headers=NOBODY)
+    assert first.status == 303
+    assert once not in first.headers["Set-Cookie"]
+    assert browser.get(f"/?token={once}", headers=NOBODY).status == 401
+    assert browser.get("/", headers={"Authorization": f"Bearer {late}"}).status == 401
+    now = time.monotonic()
+    monkeypatch.setattr("holdfast.console.access.time.monotonic", lambda: now + 61)
+    assert browser.get(f"/?token={late}", headers=NOBODY).status == 401
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "/%2F%2Fevil.example", "/\\evil.example"])
