@@ -14,14 +14,18 @@ import pyarrow as pa
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.spec import CollectionState
+from holdfast.collections.row_pages import RowPage, RowPlace, ShardRows, page_of, read_first
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
 from holdfast.persist import PersistClient, Schema, Snapshot, SnapshotPart
 from holdfast.persist.parts.whole import VerifiedFile
 from holdfast.persist.rows.evolution import fitted, newest
+from holdfast.persist.rows.order import EVERYTHING, KeyRange
 from holdfast.persist.rows.row_filter import RowFilter
 from holdfast.persist.rows.schema import DIFF
 
 _THREADS: Final = 4
+_PAGE_BYTES: Final = 32 * 1024 * 1024
+_PAGE_BUFFER_BYTES: Final = 1024 * 1024
 
 
 class CollectionSnapshot:
@@ -122,6 +126,45 @@ class CollectionSnapshot:
                 return self._together(shard.to_table() for shard in self._shards)
             with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:
                 return self._together(threads.map(Snapshot.to_table, self._shards))
+
+    def page(
+        self, most: int, start: RowPlace | None = None, *, between: Callable[[], None] | None = None
+    ) -> RowPage:
+        """The first `most` rows, or those from a place on, in the total order of their stored columns.
+
+        Reads little more than these rows, and at most about 32 MiB of them. A page has at least one row if
+        there is one. The snapshot must have all of its columns. Places are those of the schema `stored`.
+        `between` is called from time to time, and may raise an error to end the read. Raises like the
+        snapshot of a shard.
+        """
+        assert self._columns is None, "a narrowed snapshot has no order"
+        start = start or RowPlace()
+        wanted = KeyRange(lower=start.key or None)
+        rows, most_bytes = start.skip + most + 1, _PAGE_BYTES // len(self._shards)
+
+        def read(shard: Snapshot) -> ShardRows:
+            if between is not None:
+                between()
+            # The place is one of the newest schema. An earlier one may order it differently.
+            within = wanted if shard.schema == self._schema else EVERYTHING
+            found = shard.within(within, buffer_bytes=_PAGE_BUFFER_BYTES, between=between)
+            names = self._schema.names
+            batches = (wanted.slice(names, fitted(batch, self._arrow)) for batch in found)
+            return read_first(batches, self._arrow, rows, most_bytes)
+
+        with self._there():
+            if len(self._shards) == 1 or not self._threads:
+                shards = [read(each) for each in self._shards]
+            else:
+                with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:
+                    shards = list(threads.map(read, self._shards))
+        page = page_of(self._schema, shards, most, start)
+        return RowPage(self._names.shown_rows(page.rows), page.places, page.more)
+
+    @property
+    def stored(self) -> Schema:
+        """The schema in which the rows are stored."""
+        return self._schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for shard in self._shards:

@@ -121,6 +121,7 @@ class Snapshot:
         buffer_bytes: int | None = None,
         after: int | None = None,
         row_filter: RowFilter | None = None,
+        between: Callable[[], None] | None = None,
     ) -> None:
         self.schema = schema
         self._machine = machine
@@ -130,6 +131,7 @@ class Snapshot:
         self._buffer_bytes = buffer_bytes
         self._after = after
         self._filter = row_filter
+        self._between = between
         self.as_of = as_of
 
     def filtered(self, row_filter: RowFilter) -> "Snapshot":
@@ -143,6 +145,30 @@ class Snapshot:
         """Return the same snapshot with only these columns. What is not needed for them may not be read."""
         return self._of(columns, self._filter)
 
+    def within(
+        self,
+        wanted: KeyRange,
+        *,
+        buffer_bytes: int | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> "Snapshot":
+        """Return the same snapshot with only the rows of a range, and with this size of its buffers.
+
+        An iteration calls `between` from time to time, also if there are no rows. It may raise an error.
+        """
+        return Snapshot(
+            self._machine,
+            self._pins,
+            self.schema,
+            self.as_of,
+            wanted,
+            self._columns,
+            buffer_bytes,
+            self._after,
+            self._filter,
+            between,
+        )
+
     def _of(self, columns: Sequence[str] | None, row_filter: RowFilter | None) -> "Snapshot":
         return Snapshot(
             self._machine,
@@ -154,6 +180,7 @@ class Snapshot:
             self._buffer_bytes,
             self._after,
             row_filter,
+            self._between,
         )
 
     def to_table(self) -> pa.Table:
@@ -260,7 +287,7 @@ class Snapshot:
                             yield from self._batches(rows)
                             if before is not None:
                                 left = replace(self._wanted, lower=before)
-                            self._pins.beat()
+                            self._beat()
                         return
                     direct_rows, skip = None if narrow is None else narrow.direct, copies
                     for rows in direct_rows or self._merged(state, left, None if is_late else self._filter):
@@ -271,7 +298,7 @@ class Snapshot:
                         else:
                             chunk, copies = rows.to_batches()[-1], skip
                             last = RowKey(self.schema.names, chunk, chunk.num_rows - 1)
-                        self._pins.beat()
+                        self._beat()
                 return
             except PartGone as gone:
                 state = self._replanned(state, gone)
@@ -371,7 +398,6 @@ class Snapshot:
         wanted = upgraded_range(wanted, self.schema, state.schema)
         view = At(self.as_of, 0 if self._after is None else self._after + 1)
         buffer_bytes = self._buffer_bytes
-        beat = self._pins.beat
         for rows in merged(
             self._machine,
             state.schema,
@@ -380,9 +406,14 @@ class Snapshot:
             wanted,
             row_filter=row_filter,
             buffer_bytes=buffer_bytes,
-            between=beat,
+            between=self._beat,
         ):
             yield self._lower(state.schema, rows)
+
+    def _beat(self) -> None:
+        self._pins.beat()
+        if self._between is not None:
+            self._between()
 
     def _project(self, rows: pa.Table) -> pa.Table:
         return rows if self._columns is None else rows.select([*self._columns, DIFF])
