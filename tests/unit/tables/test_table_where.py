@@ -15,7 +15,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.cli.rows.where import parse_where
 from holdfast.collections import conditions
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
@@ -23,6 +22,7 @@ from holdfast.persist.rows.canonical import prepare_updates, sort_updates
 from holdfast.persist.rows.part import encode_parquet
 from holdfast.persist.rows.row_filter import PartBounds, both
 from holdfast.tables.filters import filter_of
+from holdfast.tables.where import parse_where
 
 COLUMNS = {"i": "int32?", "f": "float32?", "g": "float64?", "s": "string?", "d": "date32?"}
 SCHEMA = Schema.of({"id": "int64"}, COLUMNS)

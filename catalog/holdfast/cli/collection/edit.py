@@ -74,7 +74,7 @@ def _chosen(what: str, where: str | None, keys: tuple[str, ...], *, everything: 
 
     def condition(schema: "Schema") -> "Where":
         from holdfast.cli.rows.values import where_keys
-        from holdfast.cli.rows.where import parse_where
+        from holdfast.tables.where import parse_where
 
         if everything:
             return []
@@ -224,7 +224,7 @@ def count(
             at = opened.reading.run(
                 lambda reader: time_for(location, opened.controller, reader, as_of, or_earlier=or_earlier)
             )
-        from holdfast.cli.rows.where import parse_where
+        from holdfast.tables.where import parse_where
 
         schema = opened.info.schema if at is None else opened.info.schema_at(at)
         with dated(f"collection {name}"), naming(f"collection {name}"):

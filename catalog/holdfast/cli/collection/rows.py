@@ -104,11 +104,11 @@ def _narrowed(
     """
     import pyarrow as pa
 
-    from holdfast.cli.rows.where import parse_where
     from holdfast.persist.checks import check_columns
     from holdfast.persist.rows.schema import DIFF
     from holdfast.persist.rows.stored import logical_schema
     from holdfast.tables.filters import filter_of
+    from holdfast.tables.where import parse_where
 
     rows: Iterable[pa.RecordBatch] = () if snapshot is None else snapshot
     if where is not None:

@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli import main
-from holdfast.cli.rows.where import parse_where
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
+from holdfast.tables.where import parse_where
 
 COLUMNS = {
     "id": "int64",
