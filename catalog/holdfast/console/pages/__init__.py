@@ -5,11 +5,13 @@ from typing import Final
 
 from aiohttp import web
 
-from holdfast.console.pages import collection, events, overview, shards, static
+from holdfast.console.pages import catalog, collection, events, overview, rows, shards, static
 
 ROUTES: Final[Sequence[web.RouteDef]] = (
     web.get("/", overview.show),
     web.get("/locations/{location}/collections/{name}", collection.show),
+    web.get("/locations/{location}/collections/{name}/rows", rows.show),
+    web.get("/locations/{location}/catalog", catalog.show),
     web.get("/locations/{location}/shards", shards.show_all),
     web.get("/locations/{location}/shards/{id}", shards.show),
     web.get("/events", events.follow),
