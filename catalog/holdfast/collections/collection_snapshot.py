@@ -150,7 +150,7 @@ class CollectionSnapshot:
             found = shard.within(within, buffer_bytes=_PAGE_BUFFER_BYTES, between=between)
             names = self._schema.names
             batches = (wanted.slice(names, fitted(batch, self._arrow)) for batch in found)
-            return read_first(batches, self._arrow, rows, most_bytes)
+            return read_first(batches, self._arrow, rows, most_bytes, start.skip + 1)
 
         with self._there():
             if len(self._shards) == 1 or not self._threads:

@@ -26,7 +26,7 @@ from holdfast.persist.rows.order import Key
 from holdfast.persist.rows.schema import Column
 from holdfast.persist.rows.values import ordered_bits
 
-MOST_SKIP: Final = 100_000
+MOST_SKIP: Final = 10_000
 """A place has at most so many rows before it that are alike."""
 _MOST_COLUMNS: Final = 8
 _MOST_TEXT: Final = 2000
@@ -65,16 +65,19 @@ def place_columns(schema: Schema) -> tuple[Column, ...]:
     return tuple(takewhile(_is_short, first)) or first[:1]
 
 
-def read_first(batches: Iterator[pa.RecordBatch], schema: pa.Schema, rows: int, most_bytes: int) -> ShardRows:
-    """At most so many first rows and bytes of batches, but at least one row."""
+def read_first(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, rows: int, most_bytes: int, least: int
+) -> ShardRows:
+    """At most so many first rows and bytes of batches, but at least `least` rows."""
     found: list[pa.RecordBatch] = []
     is_cut = False
     for each in batches:
         batch = each.slice(0, rows)
-        while batch.nbytes > most_bytes and batch.num_rows > (0 if found else 1):
-            batch, is_cut = batch.slice(0, batch.num_rows // 2), True
+        while batch.nbytes > most_bytes and batch.num_rows > max(least, 0):
+            batch, is_cut = batch.slice(0, max(batch.num_rows // 2, least)), True
         found.append(batch)
         rows -= batch.num_rows
+        least -= batch.num_rows
         most_bytes -= batch.nbytes
         if is_cut or rows <= 0:
             break
