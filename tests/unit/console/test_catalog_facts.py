@@ -192,6 +192,15 @@ def test_the_difference_of_two_times(client: PersistClient) -> None:
         )
         assert (found.added, found.removed, found.changed) == (0, 1, 2)
         first = catalog_difference(store, times[0], times[1])
+        told = {each.name: each.after and each.after.text for each in first.changes[0].fields}
+        assert told == {
+            "schema": "shop.public2",
+            "name": "<b>orders",
+            "type": "table",
+            "definition": "create table orders",
+            "owner": "ada",
+            "privileges": "PUBLIC: SELECT, INSERT",
+        }
         assert (first.added, first.removed, first.changed) == (4, 0, 0)
         assert [each.object_name for each in first.events] == ["<b>orders"]
         assert catalog_difference(store, times[0], times[0]).changes == ()

@@ -148,7 +148,7 @@ def test_links_go_from_change_to_change(browser: Browser, shop: tuple[Path, list
 def test_the_difference_of_two_times(browser: Browser, shop: tuple[Path, list[int]]) -> None:
     times = shop[1]
     _, text = browser.get(ROWS, as_of=times[0], to=times[2])
-    assert re.search(r"\+1</span> added.*?.2</span> removed, 1 key with", text)
+    assert re.search(r"\+1</span> added.*?.2</span> removed; 1 key has", text)
     rows = re.findall(r'<tr class="(\w+)">(.*?)</tr>', table(text), re.DOTALL)
     assert [kind for kind, _ in rows] == ["removed", "added", "removed"]
     assert rows[0][1].count("differs") == 3

@@ -331,6 +331,7 @@ def catalog_difference(
         change = _change(
             None if old is None else before.json(Row(key, old)),
             None if new is None else after.json(Row(key, new)),
+            (before, after),
         )
         counts[change[0]] += 1
         if len(found) < most:
@@ -430,6 +431,30 @@ class _Names:
             self.comments.get((about, id_), "") if about else "",
         )
 
+    def shown(self, name: str, value: Any) -> Any:
+        """A value of a field, with names in the place of ids."""
+        match name:
+            case "owner_id":
+                return self.role(value)
+            case "type":
+                return _type_name(str(value))
+            case "database_id":
+                return self.databases.get(_id(value), _id(value))
+            case "schema_id":
+                database_id, schema = self.schemas.get(_id(value), ("", _id(value)))
+                return ".".join(filter(None, [self.databases.get(database_id, ""), schema]))
+            case "cluster_id":
+                return self.clusters.get(_id(value), _id(value))
+            case "privileges" if isinstance(value, list):
+                given = map(self._privileges, value)
+                return "; ".join(f"{each.grantee}: {', '.join(each.names)}" for each in given)
+            case "privileges":
+                return ", ".join(privilege_names(value))
+            case "memberships":
+                return ", ".join(self.role(each.get("role")) for each in value)
+            case _:
+                return value
+
     def role(self, id_: Any) -> str:
         """The name of a role, or its id if there is none."""
         text = _id(id_)
@@ -475,9 +500,9 @@ class _Names:
                 continue
             match name:
                 case "privileges":
-                    yield "privileges", ", ".join(privilege_names(value))
+                    yield "privileges", self.shown(name, value)
                 case "memberships":
-                    yield "member of", ", ".join(self.role(each.get("role")) for each in value)
+                    yield "member of", self.shown(name, value)
                 case "attributes":
                     yield (
                         "attributes",
@@ -543,13 +568,20 @@ def _masked(value: Any) -> Any:
             return value
 
 
-def _change(before: _Json | None, after: _Json | None) -> tuple[str, tuple[FieldChange, ...]]:
-    """What kind of a change it is, and the fields that differ."""
+def _change(
+    before: _Json | None, after: _Json | None, names: "tuple[_Names, _Names]"
+) -> tuple[str, tuple[FieldChange, ...]]:
+    """What kind of a change it is, and the fields that differ, with the names that they had."""
     old, new = ({} if each is None else each.value for each in (before, after))
-    shown_old, shown_new = ({} if each is None else without_secrets(each).value for each in (before, after))
+    shown_old, shown_new = (
+        {}
+        if each is None
+        else {name: own.shown(name, value) for name, value in without_secrets(each).value.items()}
+        for each, own in zip((before, after), names, strict=True)
+    )
     fields = tuple(
         FieldChange(
-            name.replace("_", " "),
+            name.removesuffix("_id").replace("_", " "),
             _cell(shown_old[name]) if name in shown_old else None,
             _cell(shown_new[name]) if name in shown_new else None,
         )

@@ -22,10 +22,10 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from holdfast.collections import CollectionReader, StorageController
-from holdfast.collections.complete_times import check_unit, incomplete, too_early
+from holdfast.collections.complete_times import LEAST_MS, check_unit
 from holdfast.collections.rendition_copy import at_time
 from holdfast.collections.row_pages import RowPlace, parse_place, place_text
-from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, HoldfastError
+from holdfast.errors import CLOSED, AsOfTooEarly, BadInput, HoldfastError
 from holdfast.persist import Schema
 from holdfast.persist.checks import check_columns
 from holdfast.persist.rows.canonical import python_values
@@ -38,6 +38,7 @@ from holdfast.tables.cells import cells_of
 from holdfast.tables.filters import filter_of
 from holdfast.tables.moments import milliseconds
 from holdfast.tables.where import parse_where
+from holdfast.text import shown_time
 
 PURPOSE: Final = "holdfast console"
 
@@ -205,18 +206,15 @@ class Reach:
         try:
             asked = milliseconds(given.strip())
             check_unit(asked, self.upper, what)
-            if latest is None:
-                raise TimeRefused(f"nothing has been written to {what} yet", None)
-            if asked < self.since:
-                raise too_early(asked, self.since, what)
-            if asked >= self.upper:
-                raise incomplete(asked, self.upper, what)
-        except AsOfTooEarly as error:
-            raise TimeRefused(str(error), self.since) from None
-        except AsOfNotYetAvailable as error:
-            raise TimeRefused(str(error), latest) from None
         except BadInput as error:
             raise TimeRefused(str(error), latest, error.hint) from None
+        if latest is None:
+            raise TimeRefused(f"nothing has been written to {what} yet", None)
+        if asked < self.since:
+            raise _compacted(asked, self.since, what)
+        if asked >= self.upper:
+            complete = f"its latest complete time is {moment(latest)}"
+            raise TimeRefused(f"{what} is not complete at {moment(asked)}: {complete}", latest)
         return asked
 
 
@@ -232,9 +230,19 @@ def reading(controller: StorageController, name: str) -> Iterator[tuple[Collecti
         try:
             yield reader, reach
         except AsOfTooEarly as error:
-            what = f"collection {reach.name}"
-            refused = too_early(error.as_of, error.since, what)
-            raise TimeRefused(str(refused), error.since) from None
+            raise _compacted(error.as_of, error.since, f"collection {reach.name}") from None
+
+
+def _compacted(asked: int, since: int, what: str) -> TimeRefused:
+    message = f"{what} can't be read at {moment(asked)}: versions before {moment(since)} were compacted"
+    return TimeRefused(message, since)
+
+
+def moment(time_: int) -> str:
+    """A time for people: in UTC, or a number if the collection counts something."""
+    if not LEAST_MS < time_ < CLOSED:
+        return str(time_)
+    return shown_time(time_).replace("T", " ").replace("+00:00", " UTC").replace(".000 ", " ")
 
 
 def rows_at(reader: CollectionReader, as_of: int, asked: Asked, bounds: Bounds = Bounds()) -> RowsPage:
@@ -359,7 +367,7 @@ def condition_of(where: str, schema: Schema) -> RowFilter:
         return filter_of(parse_where(where, schema), schema)
     except BadInput as error:
         text = str(error).removeprefix("--where: ").removeprefix("where: ")
-        raise BadInput(text, hint=error.hint.replace('--where "', '"')) from None
+        raise BadInput(f"filter: {text}", hint=error.hint.replace('--where "', '"')) from None
 
 
 class _Changes:
@@ -529,7 +537,16 @@ def _text_of(value: Any) -> tuple[CellKind, str]:
             return ("binary", value.hex()) if value else ("empty", "")
         case str():
             return ("text", value) if value else ("empty", "")
-        case datetime() | date() | time_of_day():
+        case datetime():
+            unit = (
+                "microseconds"
+                if value.microsecond % 1000
+                else "milliseconds"
+                if value.microsecond
+                else "seconds"
+            )
+            return "time", value.isoformat(timespec=unit).replace("+00:00", "Z")
+        case date() | time_of_day():
             return "time", value.isoformat()
         case _:
             return "nested", json.dumps(_plain(value), ensure_ascii=False)
