@@ -50,7 +50,7 @@ class Bounds:
     """Bounds on a page. Sizes are characters of text, and `seconds` is the time that a read may take."""
 
     rows: int = 100
-    changed_rows: int = 1000
+    changed_rows: int = 500
     columns: int = 200
     short: int = 80
     """A longer cell is cut, and its text is behind a fold."""
