@@ -1,29 +1,25 @@
 """The pages of rows and of the catalog, as a browser gets them: addresses, refusals, escaping and bounds."""
 
-import asyncio
 import html
 import re
-import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 
 import holdfast
 from holdfast.catalog import Catalog, OpenMode, persist_catalog
 from holdfast.console.access import LocalAccess, Viewer
+from holdfast.console.context import Console
 from holdfast.console.places import Place, Places
-from holdfast.console.server import Console, application
 from holdfast.persist import PersistClient
+from unit.console.browsing import TOKEN, Browser, access, served
 from unit.console.test_catalog_facts import ORG, SECRETS, SHARD, WHO
 from unit.console.test_catalog_facts import fill as fill_catalog
 
-T = TypeVar("T")
 SCRIPT = "<script>alert(1)</script>"
 ROWS = "/locations/shop/collections/orders/rows"
 CATALOG = "/locations/shop/catalog"
@@ -62,46 +58,30 @@ class NoRows(LocalAccess):
         return False
 
 
-class Browser:
-    """Asks one console for pages. It runs in a thread."""
+@dataclass(frozen=True)
+class Visitor:
+    """Asks a console for pages."""
 
-    def __init__(self, folder: Path, access: LocalAccess) -> None:
-        self._access = access
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        places = Places({"shop": Place("shop", f"file://{folder}")})
-        self._client = self._run(self._started(application(Console(places, access))))
+    browser: Browser
 
     def get(self, path: str, **query: object) -> tuple[int, str]:
         """The status and the text of a page."""
-        return self._run(self._get(f"{path}?{urlencode(query)}" if query else path))
+        found = self.browser.get(f"{path}?{urlencode(query)}" if query else path)
+        return found.status, found.text
 
-    def close(self) -> None:
-        """End the console."""
-        self._run(self._client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
 
-    def _run(self, what: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(60)
-
-    @staticmethod
-    async def _started(app: web.Application) -> TestClient[web.Request, web.Application]:
-        client = TestClient(TestServer(app))
-        await client.start_server()
-        return client
-
-    async def _get(self, path: str) -> tuple[int, str]:
-        headers = {"Authorization": f"Bearer {self._access.token}"}
-        async with self._client.get(path, headers=headers) as answer:
-            return answer.status, await answer.text()
+@contextmanager
+def visiting(folder: Path, allowed: LocalAccess | None = None) -> Iterator[Visitor]:
+    place = Place("shop", f"file://{folder}")
+    with served(Console(Places({"shop": place}), allowed or access())) as browser:
+        yield Visitor(browser)
+    place.close()
 
 
 @pytest.fixture(scope="module")
-def browser(shop: tuple[Path, list[int]]) -> Iterator[Browser]:
-    with closing(Browser(shop[0], LocalAccess())) as browser:
-        yield browser
+def visitor(shop: tuple[Path, list[int]]) -> Iterator[Visitor]:
+    with visiting(shop[0]) as visitor:
+        yield visitor
 
 
 def link(text: str, label: str) -> str:
@@ -115,11 +95,11 @@ def table(text: str) -> str:
     return text[text.index("<tbody>") : text.index("</tbody>")]
 
 
-def test_rows_are_shown_page_by_page(browser: Browser) -> None:
-    status, first = browser.get(ROWS)
+def test_rows_are_shown_page_by_page(visitor: Visitor) -> None:
+    status, first = visitor.get(ROWS)
     assert status == 200
     assert table(first).count("<tr>") == 100
-    status, second = browser.get(link(first, "Next rows"))
+    status, second = visitor.get(link(first, "Next rows"))
     assert status == 200
     assert table(second).count("<tr>") == 49
     assert "note 149" in second
@@ -128,51 +108,51 @@ def test_rows_are_shown_page_by_page(browser: Browser) -> None:
     assert "as_of=" in link(first, "Next rows")
 
 
-def test_a_time_and_a_filter_are_in_the_address(browser: Browser, shop: tuple[Path, list[int]]) -> None:
-    _, text = browser.get(ROWS, as_of=shop[1][0], where="id = 5", columns="note")
+def test_a_time_and_a_filter_are_in_the_address(visitor: Visitor, shop: tuple[Path, list[int]]) -> None:
+    _, text = visitor.get(ROWS, as_of=shop[1][0], where="id = 5", columns="note")
     assert "note 5" in table(text)
     assert 'value="id = 5"' in text
     assert f"holdfast read orders --as-of {shop[1][0]} --where &#39;id = 5&#39; --columns note" in text
-    _, text = browser.get(ROWS, as_of=shop[1][2], where="id = 5")
+    _, text = visitor.get(ROWS, as_of=shop[1][2], where="id = 5")
     assert "No row matches" in text
 
 
-def test_links_go_from_change_to_change(browser: Browser, shop: tuple[Path, list[int]]) -> None:
-    _, latest = browser.get(ROWS)
-    _, before = browser.get(link(latest, "Earlier"))
+def test_links_go_from_change_to_change(visitor: Visitor, shop: tuple[Path, list[int]]) -> None:
+    _, latest = visitor.get(ROWS)
+    _, before = visitor.get(link(latest, "Earlier"))
     assert f"as_of={shop[1][1]}" in link(latest, "Earlier")
     assert f"as_of={shop[1][0]}" in link(before, "Earlier")
     assert f"as_of={shop[1][2]}" in link(before, "Later")
 
 
-def test_the_difference_of_two_times(browser: Browser, shop: tuple[Path, list[int]]) -> None:
+def test_the_difference_of_two_times(visitor: Visitor, shop: tuple[Path, list[int]]) -> None:
     times = shop[1]
-    _, text = browser.get(ROWS, as_of=times[0], to=times[2])
+    _, text = visitor.get(ROWS, as_of=times[0], to=times[2])
     assert re.search(r"\+1</span> added.*?.2</span> removed; 1 key has", text)
     rows = re.findall(r'<tr class="(\w+)">(.*?)</tr>', table(text), re.DOTALL)
     assert [kind for kind, _ in rows] == ["removed", "added", "removed"]
     assert rows[0][1].count("differs") == 3
     assert "removed</span>" in rows[0][1]
     # In the other order it is the same.
-    assert table(browser.get(ROWS, as_of=times[2], to=times[0])[1]) == table(text)
-    assert "Nothing differs" in browser.get(ROWS, as_of=times[0], to=times[0])[1]
+    assert table(visitor.get(ROWS, as_of=times[2], to=times[0])[1]) == table(text)
+    assert "Nothing differs" in visitor.get(ROWS, as_of=times[0], to=times[0])[1]
 
 
-def test_one_row_has_all_of_its_values(browser: Browser, shop: tuple[Path, list[int]]) -> None:
-    _, text = browser.get(ROWS, as_of=shop[1][0], row="[3]")
+def test_one_row_has_all_of_its_values(visitor: Visitor, shop: tuple[Path, list[int]]) -> None:
+    _, text = visitor.get(ROWS, as_of=shop[1][0], row="[3]")
     assert "One row" in text
     assert "00ff" in text
     assert html.escape(SCRIPT) in text
-    status, text = browser.get(ROWS, as_of=shop[1][2], row="[5]")
+    status, text = visitor.get(ROWS, as_of=shop[1][2], row="[5]")
     assert status == 400
     assert "no such row" in text
 
 
-def test_a_time_that_cannot_be_read_links_to_the_nearest(browser: Browser) -> None:
+def test_a_time_that_cannot_be_read_links_to_the_nearest(visitor: Visitor) -> None:
     for given in ("2999-01-01", "nonsense", "1735689600"):
-        status, text = browser.get(ROWS, as_of=given, where="id = 7")
+        status, text = visitor.get(ROWS, as_of=given, where="id = 7")
         assert status == 400
-        status, text = browser.get(link(text, "Show the nearest time"))
+        status, text = visitor.get(link(text, "Show the nearest time"))
         assert status == 200
         assert "note 7" in text
 
@@ -197,59 +177,59 @@ def test_a_time_that_cannot_be_read_links_to_the_nearest(browser: Browser) -> No
         {"where": "id in (" + ",".join("1" * 900) + ")"},
     ],
 )
-def test_bad_parameters_get_one_clear_line(browser: Browser, query: dict[str, str]) -> None:
-    status, text = browser.get(ROWS, **query)
+def test_bad_parameters_get_one_clear_line(visitor: Visitor, query: dict[str, str]) -> None:
+    status, text = visitor.get(ROWS, **query)
     assert status == (200 if "id in" in query.get("where", "") else 400)
     assert SCRIPT not in text
     assert "Traceback" not in text
     assert "unexpected error" not in text
 
 
-def test_nothing_of_a_location_is_markup(browser: Browser, shop: tuple[Path, list[int]]) -> None:
-    status, text = browser.get(ROWS, as_of=shop[1][0])
+def test_nothing_of_a_location_is_markup(visitor: Visitor, shop: tuple[Path, list[int]]) -> None:
+    status, text = visitor.get(ROWS, as_of=shop[1][0])
     assert status == 200
     assert html.escape(SCRIPT) in text
     assert SCRIPT not in text
-    _, text = browser.get(CATALOG)
+    _, text = visitor.get(CATALOG)
     assert "&lt;b&gt;orders" in text
     assert "<b>orders" not in text
-    status, text = browser.get(f"/locations/shop/collections/{quote(SCRIPT, safe='')}/rows")
+    status, text = visitor.get(f"/locations/shop/collections/{quote(SCRIPT, safe='')}/rows")
     assert status == 404
     assert SCRIPT not in text
 
 
-def test_null_empty_and_binary_differ_from_text(browser: Browser, shop: tuple[Path, list[int]]) -> None:
-    _, text = browser.get(ROWS, as_of=shop[1][1], where="id = 3")
+def test_null_empty_and_binary_differ_from_text(visitor: Visitor, shop: tuple[Path, list[int]]) -> None:
+    _, text = visitor.get(ROWS, as_of=shop[1][1], where="id = 3")
     assert table(text).count('class="null"') == 2
     assert ">null</span>" in text
     assert ">empty</span>" in text
-    _, text = browser.get(ROWS, as_of=shop[1][1], where="id = 4")
+    _, text = visitor.get(ROWS, as_of=shop[1][1], where="id = 4")
     assert '<span class="binary">00ff</span>' in text
 
 
 def test_rows_need_a_permission_of_their_own(shop: tuple[Path, list[int]]) -> None:
-    with closing(Browser(shop[0], NoRows())) as browser:
-        status, text = browser.get(ROWS)
+    with visiting(shop[0], NoRows(TOKEN)) as visitor:
+        status, text = visitor.get(ROWS)
         assert status == 404
         assert "holdfast-data-reader" in text
         assert "note 1" not in text
-        assert browser.get(CATALOG)[0] == 200
+        assert visitor.get(CATALOG)[0] == 200
 
 
-def test_the_catalog_is_shown_without_secrets(browser: Browser) -> None:
-    status, text = browser.get(CATALOG)
+def test_the_catalog_is_shown_without_secrets(visitor: Visitor) -> None:
+    status, text = visitor.get(CATALOG)
     assert status == 200
     assert "shop.public2.key" in text
     assert "PUBLIC" in text
     for query in ("as_of=2", "as_of=0&to=4", "q=secret", f"catalog={ORG}"):
-        status, page = browser.get(f"{CATALOG}?{query}")
+        status, page = visitor.get(f"{CATALOG}?{query}")
         assert status in (200, 400)
         assert not any(secret in page for secret in SECRETS)
 
 
-def test_the_catalog_of_two_commits(browser: Browser) -> None:
-    _, text = browser.get(CATALOG)
-    _, text = browser.get(link(text, "Compare with the commit before"))
+def test_the_catalog_of_two_commits(visitor: Visitor) -> None:
+    _, text = visitor.get(CATALOG)
+    _, text = visitor.get(link(text, "Compare with the commit before"))
     assert "create table orders2" in text
     assert re.search(r"\+0</span> added.*?.1</span> removed, 2 changed", text)
 
@@ -265,8 +245,8 @@ def test_the_catalog_of_two_commits(browser: Browser) -> None:
         {"to": "x"},
     ],
 )
-def test_bad_parameters_of_the_catalog(browser: Browser, query: dict[str, str]) -> None:
-    status, text = browser.get(CATALOG, **query)
+def test_bad_parameters_of_the_catalog(visitor: Visitor, query: dict[str, str]) -> None:
+    status, text = visitor.get(CATALOG, **query)
     assert status == 400
     assert "Traceback" not in text
 
@@ -274,8 +254,8 @@ def test_bad_parameters_of_the_catalog(browser: Browser, query: dict[str, str]) 
 def test_a_location_without_a_catalog_says_what_to_do(tmp_path: Path) -> None:
     with PersistClient.open(f"file://{tmp_path}/shop"):
         pass
-    with closing(Browser(tmp_path / "shop", LocalAccess())) as browser:
-        status, text = browser.get(CATALOG)
+    with visiting(tmp_path / "shop") as visitor:
+        status, text = visitor.get(CATALOG)
     assert status == 200
     assert "No catalog in shop" in text
     assert "holdfast catalog init" in text
@@ -286,7 +266,7 @@ def test_several_catalogs_are_listed(tmp_path: Path) -> None:
         for org in (ORG, "00000000-0000-4000-8000-000000000008"):
             with persist_catalog(client, org).open(OpenMode.WRITABLE, **WHO) as catalog:
                 assert isinstance(catalog, Catalog)
-    with closing(Browser(tmp_path / "shop", LocalAccess())) as browser:
-        _, text = browser.get(CATALOG)
+    with visiting(tmp_path / "shop") as visitor:
+        _, text = visitor.get(CATALOG)
         assert "2 catalogs" in text
-        assert browser.get(f"{CATALOG}?catalog={SHARD}")[0] == 200
+        assert visitor.get(f"{CATALOG}?catalog={SHARD}")[0] == 200
