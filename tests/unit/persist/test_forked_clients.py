@@ -36,7 +36,7 @@ FREE = {
     WriteHandle: {"shard_id", "cached_upper", "close"},
     ReadHandle: {"shard_id", "schema", "lease_s", "pin", "too_early", "close"},
     Listen: {"begin_with", "begin_at_once"},
-    Snapshot: {"stored_bytes", "filtered", "narrowed"},
+    Snapshot: {"stored_bytes", "filtered", "narrowed", "within"},
     CriticalSince: {
         "since",
         "opaque",
