@@ -25,7 +25,6 @@ from unit.collections.stores import Stores
 
 ORG = "00000000-0000-4000-8000-000000000007"
 SHARD = catalog_shard_id(ORG)
-WHO = {"holder": "test", "purpose": "test"}
 ADA = pb.RoleId(user=7)
 SECRETS = ("hunter2", "s3cr3t")
 
@@ -51,7 +50,7 @@ def item(number: int, name: str, type_: "pb.ObjectType", definition: str) -> tup
 def fill(client: PersistClient) -> list[int]:
     """A catalog with some objects. Returns its time after each of three commits."""
     times = []
-    with persist_catalog(client, ORG).open(OpenMode.WRITABLE, **WHO) as catalog:
+    with persist_catalog(client, ORG).open(OpenMode.WRITABLE, holder="test", purpose="test") as catalog:
         assert isinstance(catalog, Catalog)
         with catalog.transaction() as tx:
             tx.insert(

@@ -17,7 +17,7 @@ from holdfast.console.context import Console
 from holdfast.console.places import Place, Places
 from holdfast.persist import PersistClient
 from unit.console.browsing import TOKEN, Browser, access, served
-from unit.console.test_catalog_facts import ORG, SECRETS, SHARD, WHO
+from unit.console.test_catalog_facts import ORG, SECRETS, SHARD
 from unit.console.test_catalog_facts import fill as fill_catalog
 
 SCRIPT = "<script>alert(1)</script>"
@@ -264,7 +264,9 @@ def test_a_location_without_a_catalog_says_what_to_do(tmp_path: Path) -> None:
 def test_several_catalogs_are_listed(tmp_path: Path) -> None:
     with PersistClient.open(f"file://{tmp_path}/shop") as client:
         for org in (ORG, "00000000-0000-4000-8000-000000000008"):
-            with persist_catalog(client, org).open(OpenMode.WRITABLE, **WHO) as catalog:
+            with persist_catalog(client, org).open(
+                OpenMode.WRITABLE, holder="test", purpose="test"
+            ) as catalog:
                 assert isinstance(catalog, Catalog)
     with visiting(tmp_path / "shop") as visitor:
         _, text = visitor.get(CATALOG)
