@@ -10,6 +10,7 @@ from kubernetes.config import ConfigException
 
 from holdfast_operator.api.urls import public
 from holdfast_operator.app import Operator, Options
+from holdfast_operator.console import command as console
 from holdfast_operator.engine import checks, lease_flags
 from holdfast_operator.engine import logging as logs
 from holdfast_operator.engine.elector import Elector
@@ -222,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
         "store shows StoreUnreachable (default: %(default)s)",
     )
     run.set_defaults(run=None)
+    _add_console(commands)
     checks.add_commands(commands)
     lease_flags.add_to(run)
     run.add_argument(
@@ -232,6 +234,53 @@ def _parser() -> argparse.ArgumentParser:
         help="number of concurrent reconciliations (default: %(default)s)",
     )
     return parser
+
+
+def _add_console(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("console", help="serve read-only pages about the resources and their data")
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="show only this namespace; can be repeated (default: all namespaces)",
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="the operator's volume, as for `holdfast-operator run`"
+    )
+    parser.add_argument(
+        "--allow-location",
+        action="append",
+        default=[],
+        type=_place,
+        metavar="URL",
+        help="open only locations at or below this URL, as for `holdfast-operator run`; can be repeated",
+    )
+    parser.add_argument(
+        "--host-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name under which the console is reached, besides localhost; requests for other names are "
+        "refused; can be repeated",
+    )
+    parser.add_argument(
+        "--listen",
+        type=_address,
+        default="127.0.0.1:8081",
+        metavar="HOST:PORT",
+        help="address of the pages; port 0 chooses a free port (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--health",
+        type=_address,
+        default="127.0.0.1:8082",
+        metavar="HOST:PORT",
+        help="address of /healthz, /readyz and /metrics (default: %(default)s)",
+    )
+    parser.add_argument("--log-format", choices=[each.value for each in logs.LogFormat], default="json")
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+    parser.set_defaults(run=console.run_from)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,16 @@ Invariants
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from holdfast_operator.engine.known import version_of
 
 Json = dict[str, Any]
 Name = tuple[str, str]
 """A namespace and a name."""
+
+_MOST_GONE: Final = 10_000
+"""How many deletions are remembered, so that Events that expire take no memory for ever."""
 
 
 class FollowedObjects:
@@ -61,6 +64,9 @@ class FollowedObjects:
         if known is not None and version_of(known) > version_of(body):
             return False
         self._gone[name] = version_of(body)
+        if len(self._gone) > _MOST_GONE:
+            latest = sorted(self._gone.items(), key=lambda each: each[1])[_MOST_GONE // 2 :]
+            self._gone = dict(latest)
         return self._bodies.pop(name, None) is not None
 
     def replace(self, listed: Iterable[Json], version: int, namespace: str | None, labels: str) -> list[Json]:

@@ -65,10 +65,12 @@ class Follower:
         on_change: OnChange,
         on_served: Callable[[], None],
         clock: Clock,
+        *,
+        fields: str = "",
     ) -> None:
         """`namespace` None stands for all namespaces. The event loop of `run` calls the callbacks.
 
-        `on_served` is called if the type wasn't served, and now it is.
+        `on_served` is called if the type wasn't served, and now it is. `fields` is a field selector.
         """
         self._kube = kube
         self._type = type_
@@ -76,6 +78,7 @@ class Follower:
         self._on_change = on_change
         self._on_served = on_served
         self._clock = clock
+        self._fields = fields
         self._backoff = Backoff(first=0.2, limit=30.0)
         self._rng = random.Random()  # noqa: S311 - spreads requests
         self._objects = FollowedObjects(selector)
@@ -129,7 +132,9 @@ class Follower:
 
     async def _list(self) -> int:
         selector, known = self._objects.selector, self._objects
-        found, version = await self._kube.list_pages(self._type, self._namespace, labels=selector)
+        found, version = await self._kube.list_pages(
+            self._type, self._namespace, labels=selector, fields=self._fields
+        )
         changed = known.replace(found, version, self._namespace, selector)
         is_new, known.synced, known.served = not known.served, True, True
         for body in changed:
@@ -165,6 +170,7 @@ class Follower:
             "allowWatchBookmarks": "true",
             "resourceVersion": str(version),
             "labelSelector": self._objects.selector,
+            **({"fieldSelector": self._fields} if self._fields else {}),
             "timeoutSeconds": str(_WATCH_SECONDS),
         }
         headers = {"Accept": "application/json"}

@@ -294,13 +294,23 @@ class Kube:
         return found
 
     async def list_pages(
-        self, type_: ResourceType, namespace: str | None, *, labels: str | None = None, brief: bool = False
+        self,
+        type_: ResourceType,
+        namespace: str | None,
+        *,
+        labels: str | None = None,
+        fields: str = "",
+        brief: bool = False,
     ) -> tuple[Sequence[Json], int]:
         """Requests all objects of a type in pages, and returns them with the version of the list.
 
-        If they are `brief`, they have only their metadata.
+        `labels` and `fields` are selectors. With `brief`, the objects have only their metadata.
         """
-        query = {"limit": str(PAGE), **({"labelSelector": labels} if labels else {})}
+        query = {
+            "limit": str(PAGE),
+            **({"labelSelector": labels} if labels else {}),
+            **({"fieldSelector": fields} if fields else {}),
+        }
         extra: dict[str, Any] = {"accept": _METADATA} if brief else {}
         found: builtins.list[Json] = []
         while True:
