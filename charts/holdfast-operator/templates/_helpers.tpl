@@ -22,6 +22,30 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{- define "holdfast.consoleSelector" -}}
+{{ include "holdfast.selector" . }}
+app.kubernetes.io/component: console
+{{- end }}
+
+{{- define "holdfast.consoleName" -}}
+{{- printf "%s-console" (include "holdfast.fullname" .) }}
+{{- end }}
+
+{{- define "holdfast.consoleServiceAccountName" -}}
+{{- with .Values.console.serviceAccount }}
+{{- if .create }}
+{{- default (include "holdfast.consoleName" $) .name }}
+{{- else }}
+{{- default "default" .name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Whether the console reads the operator's volume. Only one pod can use a ReadWriteOncePod volume. */}}
+{{- define "holdfast.consoleVolume" -}}
+{{- if and .Values.storage.embedded.enabled (ne .Values.storage.embedded.accessMode "ReadWriteOncePod") }}true{{ end }}
+{{- end }}
+
 {{- define "holdfast.labels" -}}
 {{ include "holdfast.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -61,7 +85,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- /* The common part of the pods of hooks and of the operator. */}}
 {{- define "holdfast.podBasics" -}}
-serviceAccountName: {{ include "holdfast.serviceAccountName" . | quote }}
+{{- $root := default . .root -}}
+serviceAccountName: {{ default (include "holdfast.serviceAccountName" $root) .serviceAccountName | quote }}
+{{- with $root }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -80,6 +106,7 @@ tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+{{- end }}
 
 {{- /*
 The rights of the operator on its own kinds. When a namespace is deleted, its Roles are often deleted before the
@@ -94,6 +121,19 @@ in other namespaces.
 - apiGroups: [holdfast.dev]
   resources: [catalogs/status, catalogmigrations/status, storagecollections/status, collectionsnapshots/status]
   verbs: [patch]
+{{- end }}
+
+{{- /* What the console reads of a namespace. It gets the Secrets that Catalogs name, as the operator does. */}}
+{{- define "holdfast.consoleRules" -}}
+- apiGroups: [holdfast.dev]
+  resources: [catalogs, catalogmigrations, storagecollections, collectionsnapshots]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
 {{- end }}
 
 {{- /* The other rights of the operator in the namespaces that it watches. */}}
@@ -133,23 +173,29 @@ in other namespaces.
 {{- end }}
 {{- end }}
 
-{{- /* The first value that gives the operator credentials of its own, or nothing. */}}
+{{- /*
+The first value that gives the operator or the console credentials of its own, or nothing. `prefix` is that of the
+names of the values, such as `console.`.
+*/}}
 {{- define "holdfast.ownCredentials" -}}
-{{- if .Values.credentialsSecret -}}
-credentialsSecret
+{{- $prefix := .prefix }}
+{{- with .values }}
+{{- if .credentialsSecret -}}
+{{ $prefix }}credentialsSecret
 {{- else -}}
 {{- $found := list }}
-{{- range $name, $_ := .Values.serviceAccount.annotations }}
+{{- range $name, $_ := .serviceAccount.annotations }}
 {{- if has $name (list "eks.amazonaws.com/role-arn" "iam.gke.io/gcp-service-account" "azure.workload.identity/client-id") }}
-{{- $found = append $found (printf "serviceAccount.annotations (%s)" $name) }}
+{{- $found = append $found (printf "%sserviceAccount.annotations (%s)" $prefix $name) }}
 {{- end }}
 {{- end }}
-{{- range .Values.extraEnv }}
+{{- range .extraEnv }}
 {{- if regexMatch "^(AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|PROFILE|ROLE_ARN|SHARED_CREDENTIALS_FILE|CONFIG_FILE|WEB_IDENTITY_TOKEN_FILE)|PG(PASSWORD|PASSFILE|SERVICE|SERVICEFILE|SSLKEY))$" (default "" .name) }}
-{{- $found = append $found (printf "extraEnv (%s)" .name) }}
+{{- $found = append $found (printf "%sextraEnv (%s)" $prefix .name) }}
 {{- end }}
 {{- end }}
 {{- with $found }}{{ first . }}{{ end -}}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -186,9 +232,17 @@ credentialsSecret
 {{- fail (printf "storage.allowedLocations: %s contains braces; the only placeholder is {namespace}, so write other braces as %%7B and %%7D" .) }}
 {{- end }}
 {{- end }}
-{{- $own := include "holdfast.ownCredentials" . }}
-{{- if and $own (not (or .Values.watch.namespaces .Values.storage.allowedLocations .Values.storage.letAllNamespacesUseOwnCredentialsAnywhere)) }}
-{{- fail (printf "%s gives the operator credentials that Catalogs of all namespaces could use at any location; set storage.allowedLocations or watch.namespaces, or permit it with storage.letAllNamespacesUseOwnCredentialsAnywhere=true" $own) }}
+{{- $owns := list (include "holdfast.ownCredentials" (dict "prefix" "" "values" .Values)) }}
+{{- if .Values.console.enabled }}
+{{- $owns = append $owns (include "holdfast.ownCredentials" (dict "prefix" "console." "values" .Values.console)) }}
+{{- end }}
+{{- range $own := without $owns "" }}
+{{- if not (or $.Values.watch.namespaces $.Values.storage.allowedLocations $.Values.storage.letAllNamespacesUseOwnCredentialsAnywhere) }}
+{{- fail (printf "%s gives the %s credentials that Catalogs of all namespaces could use at any location; set storage.allowedLocations or watch.namespaces, or permit it with storage.letAllNamespacesUseOwnCredentialsAnywhere=true" $own (ternary "console" "operator" (hasPrefix "console." $own))) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.console.enabled (eq (include "holdfast.consoleServiceAccountName" .) (include "holdfast.serviceAccountName" .)) }}
+{{- fail (printf "console.serviceAccount.name (%s) is the ServiceAccount of the operator; choose another name, because the console must have fewer rights" (include "holdfast.serviceAccountName" .)) }}
 {{- end }}
 {{- if and .Values.storage.shared (not .Values.storage.embedded.enabled) }}
 {{- fail "storage.shared requires storage.embedded.enabled=true, because it shares the volume of the embedded storage" }}

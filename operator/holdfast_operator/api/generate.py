@@ -5,12 +5,14 @@
 Invariants
 - The files depend only on the models. `--check` exits with 1 if a file is out of date.
 - A CRD's template in the chart differs from the CRD only in annotations and labels from the chart's values.
-- The ClusterRoles have the rights on all kinds, and on nothing else. No user may write a status.
+- The ClusterRoles have the rights on all kinds, or on the rows of collections, and on nothing else. No user may
+  write a status. The API server serves no `storagecollections/data`: the console asks who has the right to it.
 """
 
 import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ from holdfast_operator.api.base import Resource
 from holdfast_operator.api.catalog import Catalog
 from holdfast_operator.api.collection import StorageCollection
 from holdfast_operator.api.migration import CatalogMigration
-from holdfast_operator.api.names import CATEGORY, GROUP, LABEL_NAME, VERSION
+from holdfast_operator.api.names import CATEGORY, GROUP, LABEL_NAME, VERSION, Kind
 from holdfast_operator.api.snapshot import CollectionSnapshot
 from holdfast_operator.api.structural import openapi_schema
 
@@ -34,12 +36,25 @@ _KUSTOMIZATION: Final = "kustomization.yaml"
 _CLUSTER_ROLES: Final = "clusterroles.yaml"
 _READ: Final = ("get", "list", "watch")
 _EDIT: Final = (*_READ, "create", "patch", "update", "delete")
-ROLES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "holdfast-viewer": ("view", _READ),
-    "holdfast-editor": ("edit", _EDIT),
-    "holdfast-admin": ("admin", (*_EDIT, "deletecollection")),
+
+
+@dataclass(frozen=True)
+class Role:
+    """A ClusterRole for users. `part_of` is the role of Kubernetes that contains it, or empty."""
+
+    part_of: str
+    verbs: tuple[str, ...]
+    resources: tuple[str, ...] = tuple(model.definition.kind.plural for model in RESOURCES)
+
+
+ROLES: Final[Mapping[str, Role]] = {
+    "holdfast-viewer": Role("view", _READ),
+    "holdfast-editor": Role("edit", _EDIT),
+    "holdfast-admin": Role("admin", (*_EDIT, "deletecollection")),
+    # Nobody has it by another role: those who see the status of a collection need not see its rows.
+    "holdfast-data-reader": Role("", ("get",), (f"{Kind.STORAGE_COLLECTION.plural}/data",)),
 }
-"""The ClusterRoles for users: the role of Kubernetes that contains each of them, and its verbs."""
+"""The ClusterRoles for users."""
 _HEADER: Final = "# Generated from operator/holdfast_operator/api: change the models and run 'make crds'.\n"
 
 
@@ -87,22 +102,20 @@ def custom_resource_definition(model: type[Resource]) -> dict[str, Any]:
 
 def cluster_role(name: str) -> dict[str, Any]:
     """Returns one of `ROLES`."""
-    part_of, verbs = ROLES[name]
+    role = ROLES[name]
+    aggregated = {f"rbac.authorization.k8s.io/aggregate-to-{role.part_of}": "true"} if role.part_of else {}
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
         "metadata": {
             "name": name,
-            "labels": {
-                LABEL_NAME: "holdfast",
-                f"rbac.authorization.k8s.io/aggregate-to-{part_of}": "true",
-            },
+            "labels": {LABEL_NAME: "holdfast", **aggregated},
         },
         "rules": [
             {
                 "apiGroups": [GROUP],
-                "resources": [model.definition.kind.plural for model in RESOURCES],
-                "verbs": list(verbs),
+                "resources": list(role.resources),
+                "verbs": list(role.verbs),
             }
         ],
     }
@@ -131,9 +144,12 @@ _LABELS: Final = '  labels:\n    {{- include "holdfast-crds.labels" . | nindent 
 def chart_files() -> dict[str, str]:
     """Returns the text of the CRDs and ClusterRoles as templates of the chart `holdfast-crds`, by name."""
     texts = files()
-    roles = texts[_CLUSTER_ROLES].replace(_LABELLED, _LABELS)
     crds = {name: _template(text) for name, text in texts.items() if name.startswith(GROUP)}
-    return {**crds, _CLUSTER_ROLES: f"{{{{- if .Values.aggregatedRoles }}}}\n{roles}{{{{- end }}}}\n"}
+    documents = {name: _yaml(cluster_role(name)).replace(_LABELLED, _LABELS) for name in ROLES}
+    aggregated = "".join(f"{text}---\n" for name, text in documents.items() if ROLES[name].part_of)
+    others = "---\n".join(text for name, text in documents.items() if not ROLES[name].part_of)
+    roles = f"{_HEADER}{{{{- if .Values.aggregatedRoles }}}}\n{aggregated}{{{{- end }}}}\n{others}"
+    return {**crds, _CLUSTER_ROLES: roles}
 
 
 def _template(text: str) -> str:
