@@ -36,6 +36,9 @@ class Access(Protocol):
     async def may_see(self, viewer: Viewer, namespace: str) -> bool:
         """Whether the viewer may see the status of what is in a namespace. It is empty without a cluster."""
 
+    async def may_see_events(self, viewer: Viewer, namespace: str) -> bool:
+        """Whether the viewer may see the Events of a namespace."""
+
     async def may_read_rows(self, viewer: Viewer, namespace: str, collection: str) -> bool:
         """Whether the viewer may read the rows of a collection."""
 
@@ -90,6 +93,10 @@ class LocalAccess:
         return Viewer("local") if self._is_mine(given) else None
 
     async def may_see(self, viewer: Viewer, namespace: str) -> bool:  # noqa: ARG002 - whoever has the token
+        """Return True."""
+        return True
+
+    async def may_see_events(self, viewer: Viewer, namespace: str) -> bool:  # noqa: ARG002
         """Return True."""
         return True
 

@@ -240,12 +240,17 @@ class Places:
     @property
     def secrets(self) -> frozenset[str]:
         """What no page may show."""
-        return frozenset(each for place in self for each in place.secrets if len(each) >= _LEAST_SECRET)
+        return secrets_of_all(self)
 
     def close(self) -> None:
         """Close all clients."""
         for each in self:
             each.close()
+
+
+def secrets_of_all(places: Iterable[Place]) -> frozenset[str]:
+    """What no page about these locations may show."""
+    return frozenset(each for place in places for each in place.secrets if len(each) >= _LEAST_SECRET)
 
 
 def short_name(given: str, url: str) -> str:

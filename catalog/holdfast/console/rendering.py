@@ -6,6 +6,7 @@ The filters are the one place that decides how numbers, sizes and times look.
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -18,12 +19,15 @@ from markupsafe import Markup
 
 from holdfast.collections.complete_times import LEAST_MS
 from holdfast.console.context import CONSOLE, Console, console_of, visible_places
+from holdfast.console.places import secrets_of_all
 from holdfast.errors import CLOSED
 from holdfast.text import age, without_passwords
 
 THIN: Final = "\N{NARROW NO-BREAK SPACE}"
 DASH: Final = "\N{EM DASH}"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_HIDDEN: ContextVar[frozenset[str] | None] = ContextVar("hidden", default=None)
+"""The secrets of the locations that a page may be about, while it is made."""
 _STATIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TYPES: Final = {
     ".css": "text/css",
@@ -45,7 +49,7 @@ class Pages:
     """The templates and assets of a console."""
 
     def __init__(self, console: Console) -> None:
-        self._secrets = console.places.secrets
+        self._places = console.places
         self.assets = _assets()
         self._environment = Environment(
             loader=PackageLoader("holdfast.console"),
@@ -66,6 +70,15 @@ class Pages:
         """The address of an asset, or an empty text if there is none of this name."""
         found = self.assets.get(name)
         return "" if found is None else f"/static/{name}?v={found.version}"
+
+    @property
+    def _secrets(self) -> frozenset[str]:
+        """What must not be shown: the secrets of the locations of the page, or of all outside of pages.
+
+        On a cluster, the values of one namespace's Secrets must not mask the texts of another one.
+        """
+        hidden = _HIDDEN.get()
+        return self._places.secrets if hidden is None else hidden
 
     def without_secrets(self, text: str) -> str:
         """`text` without the secrets of the locations, and without passwords in URLs."""
@@ -105,7 +118,11 @@ def page(request: web.Request, template: str, *, status: int = 200, **context: A
         "request_path": request.path,
         "live": "",
     }
-    text = request.app[PAGES].render(template, {**known, **context})
+    hidden = _HIDDEN.set(secrets_of_all(visible_places(request)))
+    try:
+        text = request.app[PAGES].render(template, {**known, **context})
+    finally:
+        _HIDDEN.reset(hidden)
     if len(text) > console.limits.page_bytes:
         return page(
             request,

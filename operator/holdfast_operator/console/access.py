@@ -16,16 +16,15 @@ Invariants
 """
 
 import asyncio
-import html
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from aiohttp import web
 
 from holdfast.console.access import Viewer
-from holdfast.errors import HoldfastError
+from holdfast.console.rendering import PAGES
 from holdfast_operator.api.names import Kind
 from holdfast_operator.console.resources import SHARED, NotListed, Resources
 from holdfast_operator.console.reviews import ClusterViewer, Reviews, Right
@@ -62,8 +61,7 @@ class ClusterAccess:
         if await self.viewer(request) is not None:
             return None
         if _comes_from_elsewhere(request):
-            # The browser holds the strict cookie back on a link from another site. A reload sends it.
-            return _page('<meta http-equiv="refresh" content="0">', status=401)
+            return _page(request, status=401, reload=True)
         said = "The token is not valid, or it has expired." if _token(request) else ""
         return _login_page(request, said, status=401)
 
@@ -164,6 +162,10 @@ def _is_own(request: web.Request) -> bool:
 
 
 def _comes_from_elsewhere(request: web.Request) -> bool:
+    """Returns whether a link of another site led here. The browser then holds the strict cookie back.
+
+    A reload sends it.
+    """
     return (
         request.method == "GET"
         and request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"}
@@ -188,29 +190,18 @@ def _logged_out(request: web.Request) -> web.StreamResponse:
 
 
 def _login_page(request: web.Request, said: str, *, status: int) -> web.Response:
+    return _page(request, status=status, said=said)
+
+
+def _page(
+    request: web.Request, *, status: int, said: str = "", reload: bool = False
+) -> web.Response:
     target = _next(request) if request.path == LOGIN else str(request.rel_url)
-    action = f"{LOGIN}?next={quote(target, safe='')}"
-    said_html = f'<p role="alert"><strong>{html.escape(said)}</strong></p>' if said else ""
-    return _page(
-        f"""<h1>Log in</h1>
-{said_html}
-<p>Paste a token of this cluster. You see what the token's account may see.</p>
-<form method="post" action="{html.escape(action)}">
-<p><label for="token">Token</label></p>
-<p><input id="token" name="token" type="password" autocomplete="off" required autofocus size="40"></p>
-<p><button type="submit">Log in</button></p>
-</form>
-<p>This makes a token for a service account:</p>
-<p><code>{html.escape(_HINT)}</code></p>""",
-        status=status,
-    )
-
-
-def _page(body: str, *, status: int) -> web.Response:
-    text = f"""<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Log in - Holdfast</title><link rel="stylesheet" href="/static/console.css"></head>
-<body><main class="login">{body}</main></body></html>
-"""
+    context = {
+        "action": f"{LOGIN}?next={quote(target, safe='')}",
+        "said": said,
+        "hint": _HINT,
+        "reload": reload,
+    }
+    text = request.app[PAGES].render("login.html", context)
     return web.Response(text=text, content_type="text/html", status=status)
