@@ -7,7 +7,7 @@ rights.
 Invariants
 - Nothing but the token says who the viewer is. No header that names a user, a group or an impersonated user is
   read.
-- A viewer sees a namespace if they may list all of Holdfast's kinds there (`VIEW`). They see rows if they may
+- A viewer sees a namespace if they may list all of Holdfast's kinds there (`_VIEW`). They see rows if they may
   also `get storagecollections/data` there.
 - The token is on no page and in no log. The cookie is HttpOnly and SameSite=Strict, and Secure behind TLS. So no
   script reads it, and no other site sends it.
@@ -15,7 +15,6 @@ Invariants
   else.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -125,7 +124,7 @@ class ClusterAccess:
         return await self._reviews.may(viewer, there)
 
     async def _log_in(self, request: web.Request) -> web.StreamResponse:
-        if request.headers.get("Sec-Fetch-Site", "same-origin") not in _OWN_PAGE or not _is_own(request):
+        if not _is_own(request):
             return _login_page(request, "Log in on this page, not from another site.", status=403)
         if (request.content_length or 0) > _LONGEST_FORM:
             return _login_page(request, "The token is too long.", status=413)
@@ -157,6 +156,10 @@ def _is_secure(request: web.Request) -> bool:
 
 
 def _is_own(request: web.Request) -> bool:
+    """Returns whether a form was sent by a page of this console, or by a program that is no browser."""
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site in _OWN_PAGE
     origin = request.headers.get("Origin")
     return origin is None or origin.partition("://")[2] == request.host
 

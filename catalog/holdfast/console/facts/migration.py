@@ -245,7 +245,8 @@ def _command(metadata: Json, phase: str, *, back: bool, stalled: bool) -> str:
 
 
 def _fence(fence: Json) -> str:
-    return _shown(", ".join(f"{name} {value}" for name, value in fence.items()))
+    taken = f"{fence.get('holder')} took it over with epoch {fence.get('epoch')} at {fence.get('time')}"
+    return _shown(taken)
 
 
 def _other(target: str) -> str:
