@@ -21,6 +21,7 @@ _RELEASE: Final = "it publishes a release; tests/unit/release checks the version
 _HYDRATE: Final = "a job of Spark, with the id of a record: tests/spark/test_spark_hydrate_job.py runs it"
 
 _BROWSER: Final = "it serves until Ctrl-C; tests/unit/console/test_console_command.py runs it"
+_FORWARDED: Final = "it takes a pod to forward to; tests/apiserver/test_console.py opens the pages"
 _NO_SOURCE: Final = "its collection has no source; docs/how-to/ingest-with-the-operator.md runs the command"
 _ERRORS: Final = "it takes a bucket; docs/how-to/ingest-files.md runs the command on files"
 
@@ -66,6 +67,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
     ("docs/how-to/alerts.md", "kubectl holdfast source"): _NO_SOURCE,
     ("docs/how-to/alerts.md", "holdfast collection errors"): _ERRORS,
     ("docs/how-to/install-on-s3-and-postgres.md", "docker build"): _IMAGE,
+    ("docs/how-to/open-the-console-on-a-cluster.md", "kubectl port-forward"): _FORWARDED,
     ("docs/how-to/use-gitops.md", "kubectl apply -f shop-kustomization.yaml"): _FLUX,
     (
         "docs/how-to/rebuild-a-collection.md",
