@@ -13,10 +13,11 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPMessage
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import holdfast
@@ -38,7 +39,7 @@ class Answer:
 
     status: int
     text: str
-    headers: HTTPMessage
+    headers: Message
 
 
 class Stay(urllib.request.HTTPRedirectHandler):
@@ -52,7 +53,7 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), Stay)
 
 
 class Console:
-    """`holdfast-operator console` over the namespaces `ours` and `theirs`, each with a catalog and a table."""
+    """`holdfast-operator console` over the namespaces `ours` and `theirs`, each with a table."""
 
     def __init__(self, cluster: ControlPlane, ours: str, theirs: str, folder: Path) -> None:
         self.cluster, self.ours, self.theirs = cluster, ours, theirs
@@ -113,8 +114,11 @@ class Console:
 def make(console: Console, namespace: str, table: str) -> None:
     """A Catalog with a table in the namespace's folder on the volume, and a migration and an Event of it."""
     organization = str(uuid.uuid4())
-    with holdfast.open(console.volume / namespace / organization) as store:
-        store.table(table, key="id", schema={"id": int, "note": str}).append([{"id": 1, "note": f"row of {table}"}])
+    rows = pa.table({"id": [1], "note": [f"row of {table}"]})
+    with holdfast.table(
+        console.volume / namespace / organization, table, schema=rows.schema, key=["id"]
+    ) as made:
+        made.append(rows)
     catalog = {
         "apiVersion": API,
         "kind": "Catalog",

@@ -29,7 +29,7 @@ class Visible:
 
 
 async def visible_resources(request: web.Request, *, events: bool = False) -> Visible:
-    """Return the resources in the namespaces that the viewer may see. With `events`, also the Events about them.
+    """Return the resources in the namespaces that the viewer may see. With `events`, also their Events.
 
     Raises `StoreUnreachable` if the resources or the viewer's rights can't be read.
     """

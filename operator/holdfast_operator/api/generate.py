@@ -5,8 +5,9 @@
 Invariants
 - The files depend only on the models. `--check` exits with 1 if a file is out of date.
 - A CRD's template in the chart differs from the CRD only in annotations and labels from the chart's values.
-- The ClusterRoles have the rights on all kinds, or on the rows of collections, and on nothing else. No user may
-  write a status. The API server serves no `storagecollections/data`: the console asks who has the right to it.
+- The ClusterRoles have the rights on all kinds, or on the rows of collections, and on nothing else. No user
+  may write a status. The API server serves no `storagecollections/data`: the console asks who has the right
+  to it.
 """
 
 import argparse

@@ -8,6 +8,6 @@ The pages are those of `holdfast.console`. This package implements what they nee
 - `locations` opens the locations that Catalogs name, read-only and with their credentials.
 - `command` is `holdfast-operator console`.
 
-Nothing here writes to a cluster or a store. The only requests that create something are reviews, which the API
-server doesn't keep.
+Nothing here writes to a cluster or a store. The only requests that create something are reviews, which the
+API server doesn't keep.
 """

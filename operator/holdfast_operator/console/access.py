@@ -1,18 +1,18 @@
 """Who looks at the console of a cluster, and what they may see.
 
-A viewer is the user of a bearer token: from the `Authorization` header, as a proxy such as oauth2-proxy sends
-it, or pasted on the login page and kept in a cookie. `reviews` asks the API server about both the token and the
-rights.
+A viewer is the user of a bearer token: from the `Authorization` header, as a proxy such as oauth2-proxy
+sends it, or pasted on the login page and kept in a cookie. `reviews` asks the API server about both the
+token and the rights.
 
 Invariants
-- Nothing but the token says who the viewer is. No header that names a user, a group or an impersonated user is
-  read.
-- A viewer sees a namespace if they may list all of Holdfast's kinds there (`_VIEW`). They see rows if they may
-  also `get storagecollections/data` there.
-- The token is on no page and in no log. The cookie is HttpOnly and SameSite=Strict, and Secure behind TLS. So no
-  script reads it, and no other site sends it.
-- The login form accepts a token only from its own page. Otherwise another site could log a viewer in as somebody
-  else.
+- Nothing but the token says who the viewer is. No header that names a user, a group or an impersonated user
+  is read.
+- A viewer sees a namespace if they may list all of Holdfast's kinds there (`_VIEW`). They see rows if they
+  may also `get storagecollections/data` there.
+- The token is on no page and in no log. The cookie is HttpOnly and SameSite=Strict, and Secure behind TLS.
+  So no script reads it, and no other site sends it.
+- The login form accepts a token only from its own page. Otherwise another site could log a viewer in as
+  somebody else.
 """
 
 import logging
@@ -99,7 +99,8 @@ class ClusterAccess:
         names = [
             body["metadata"]["name"]
             for body in found
-            if collection == body.get("status", {}).get("collectionId") or collection == body["metadata"]["name"]
+            if collection == body.get("status", {}).get("collectionId")
+            or collection == body["metadata"]["name"]
         ]
         return names[0] if len(names) == 1 else ""
 
@@ -196,9 +197,7 @@ def _login_page(request: web.Request, said: str, *, status: int) -> web.Response
     return _page(request, status=status, said=said)
 
 
-def _page(
-    request: web.Request, *, status: int, said: str = "", reload: bool = False
-) -> web.Response:
+def _page(request: web.Request, *, status: int, said: str = "", reload: bool = False) -> web.Response:
     target = _next(request) if request.path == LOGIN else str(request.rel_url)
     context = {
         "action": f"{LOGIN}?next={quote(target, safe='')}",

@@ -2,8 +2,8 @@
 
 Invariants
 - The process only reads. It takes no Lease, and it neither knows nor disturbs the operator.
-- It listens before it knows the resources, and `/readyz` fails until it does. `/healthz` is on a port of its own,
-  because a request for the pages must name the console by one of its hosts.
+- It listens before it knows the resources, and `/readyz` fails until it does. `/healthz` is on a port of
+  its own, because a request for the pages must name the console by one of its hosts.
 """
 
 import argparse
@@ -134,7 +134,10 @@ def run(options: ConsoleOptions) -> int:
         asyncio.run(serve())
     except OSError as error:
         print(f"holdfast-operator: the console can't listen: {error}", file=sys.stderr)
-        print("  hint: choose other addresses with --listen and --health; port 0 is a free port", file=sys.stderr)
+        print(
+            "  hint: choose other addresses with --listen and --health; port 0 is a free port",
+            file=sys.stderr,
+        )
         return 2
     sys.stderr.flush()
     # Otherwise the interpreter would wait for threads whose stores don't respond.

@@ -1,14 +1,15 @@
 """The locations that Catalogs name, for the pages: read-only, with the credentials of their Secrets.
 
 Invariants
-- A location is opened only if the operator may open it too: within `--allow-location`, or in the namespace's
-  folder on the volume.
-- A place is that of one Catalog: `NAMESPACE.NAME`. If Catalogs of several namespaces name one location, by the
-  same URL or by another one, it is shown only to those who may see all of these namespaces. So nobody reads
-  another namespace's data through a Catalog of their own. That two URLs name one location is known only when
-  both are open. So pages never open a location: `Locations.run` does, and until then a place has no client.
-- Credentials come from the Secrets that the Catalogs name, as for the operator. They are in no address and on no
-  page.
+- A location is opened only if the operator may open it too: within `--allow-location`, or in the
+  namespace's folder on the volume.
+- A place is that of one Catalog: `NAMESPACE.NAME`. If Catalogs of several namespaces name one location, by
+  the same URL or by another one, it is shown only to those who may see all of these namespaces. So nobody
+  reads another namespace's data through a Catalog of their own. That two URLs name one location is known
+  only when both are open. So pages never open a location: `Locations.run` does, and until then a place has
+  no client.
+- Credentials come from the Secrets that the Catalogs name, as for the operator. They are in no address and
+  on no page.
 - A changed Catalog or Secret replaces its place. The old one is closed when its last pages are done.
 """
 
@@ -211,9 +212,7 @@ class Locations(Mapping[str, Place]):
         else:
             self._drop(name)
             place = CatalogPlace(key, storage, credentials)
-        self._made[name] = _Made(
-            place, generation, storage, storage.secret, credentials.version
-        )
+        self._made[name] = _Made(place, generation, storage, storage.secret, credentials.version)
 
     def _drop(self, name: str, *, forget: bool = False) -> None:
         self._opening.pop(name, None)
@@ -232,7 +231,7 @@ class Locations(Mapping[str, Place]):
                 self._opening[name] = now, self._threads.submit(each.place.open)
 
     def _group(self) -> None:
-        """Gives each place the namespaces of all Catalogs that name the same location, and then its client."""
+        """Gives each place the namespaces of all Catalogs that name its location, and then its client."""
         namespaces: defaultdict[object, set[str]] = defaultdict(set)
         opened = [(each, each.place.found_id) for each in self._made.values()]
         for namespace, stores in self._claims.values():

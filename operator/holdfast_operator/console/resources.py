@@ -2,8 +2,8 @@
 
 Invariants
 - A page sends no request to the API server. It reads what the watches have shown.
-- While a watch is broken, its last state stays. Before the first list of a kind is complete, nothing is known
-  about it, and `NotListed` is raised.
+- While a watch is broken, its last state stays. Before the first list of a kind is complete, nothing is
+  known about it, and `NotListed` is raised.
 - Secrets are not among these resources.
 """
 
@@ -34,7 +34,7 @@ class NotListed(StoreUnreachable):
 
 
 class Resources:
-    """The resources and Events of some namespaces, or of all. Implements `holdfast.console.cluster.Cluster`."""
+    """The resources and Events of some namespaces, or of all: a `holdfast.console.cluster.Cluster`."""
 
     def __init__(self, kube: Kube, namespaces: Sequence[str] = (), clock: Clock | None = None) -> None:
         self._kube = kube

@@ -4,8 +4,8 @@ Invariants
 - A result is used for `SECONDS`, so a removed right or an expired token has no effect after that time.
 - The memory for results is bounded, and a token is kept only as its digest.
 - If the API server gives no answer, neither does this module: it raises, and nothing is shown.
-- Many made-up tokens at a time neither delay the reviews of others for long nor flood the API server: only a
-  few are asked about at once, and beyond a bound they are refused.
+- Many made-up tokens at a time neither delay the reviews of others for long nor flood the API server: only
+  a few are asked about at once, and beyond a bound they are refused.
 """
 
 import asyncio

@@ -78,7 +78,9 @@ def test_a_command_tells_who_when_and_with_which_token() -> None:
 
 
 def test_a_job_tells_its_start_and_its_end() -> None:
-    job = JobRecord("j", "id-1", "compact", "now", 2, JobState.FAILED, started_ms=5, finished_ms=9, error="full")
+    job = JobRecord(
+        "j", "id-1", "compact", "now", 2, JobState.FAILED, started_ms=5, finished_ms=9, error="full"
+    )
     started, failed = of_jobs([job], {})
     assert (started.at_ms, started.what, started.text) == (5, "compact started", "now, attempt 2")
     assert (failed.at_ms, failed.what, failed.text, failed.is_warning) == (

@@ -80,7 +80,12 @@ def test_without_events_the_times_are_unknown_and_nothing_is_drawn() -> None:
 
 
 def test_a_rollback_goes_the_other_way_and_has_times_of_its_own() -> None:
-    status = {**RUNNING, "phase": "RollingBack", "step": "1. open the stash catalog", "sourceOfTruth": "Persist"}
+    status = {
+        **RUNNING,
+        "phase": "RollingBack",
+        "step": "1. open the stash catalog",
+        "sourceOfTruth": "Persist",
+    }
     events = [
         done(4, "2026-01-02T03:04:06Z"),
         done(1, "2026-01-02T03:05:06Z", Backend.STASH),
@@ -93,7 +98,11 @@ def test_a_rollback_goes_the_other_way_and_has_times_of_its_own() -> None:
 
 
 def test_a_migration_that_was_there_already_needed_few_steps() -> None:
-    status = {**RUNNING, "phase": "Completed", "step": "3. see whether persist is the source of truth already"}
+    status = {
+        **RUNNING,
+        "phase": "Completed",
+        "step": "3. see whether persist is the source of truth already",
+    }
     found = migration(body(status))
     assert [each.state for each in found.steps[2:4]] == [StepState.DONE, StepState.SKIPPED]
     assert found.progress == (6, 6)
@@ -106,7 +115,9 @@ def test_a_new_migration_shows_what_it_will_do() -> None:
     assert len(found.steps) == 6
 
 
-@pytest.mark.parametrize(("stalled", "begins"), [("True", "kubectl holdfast rollback"), ("False", "kubectl holdfast status")])
+@pytest.mark.parametrize(
+    ("stalled", "begins"), [("True", "kubectl holdfast rollback"), ("False", "kubectl holdfast status")]
+)
 def test_a_stalled_migration_has_the_command_that_ends_it(stalled: str, begins: str) -> None:
     condition = {"type": "Stalled", "status": stalled, "reason": "ContentsDiffer", "message": "they differ"}
     found = migration(body({**RUNNING, "phase": "Stalled", "conditions": [condition]}))
@@ -114,7 +125,12 @@ def test_a_stalled_migration_has_the_command_that_ends_it(stalled: str, begins: 
 
 
 def test_the_shadow_is_that_of_the_catalog() -> None:
-    shadow = {"type": "ShadowDiverged", "status": "Unknown", "reason": "ShadowOutOfDate", "message": "it lacks 3"}
+    shadow = {
+        "type": "ShadowDiverged",
+        "status": "Unknown",
+        "reason": "ShadowOutOfDate",
+        "message": "it lacks 3",
+    }
     catalog = {"status": {"conditions": [{**shadow, "lastTransitionTime": "2026-01-02T03:04:05Z"}]}}
     found = migration(body(RUNNING, verify="Shadow", shadowFor="90s"), catalog)
     assert found.shadow is not None
@@ -122,7 +138,13 @@ def test_the_shadow_is_that_of_the_catalog() -> None:
 
 
 def test_a_takeover_is_told_in_words() -> None:
-    fence = {"time": "2026-01-02T03:04:05Z", "holder": "pod-2, operator", "epoch": 9, "generation": 1, "reopen": ""}
+    fence = {
+        "time": "2026-01-02T03:04:05Z",
+        "holder": "pod-2, operator",
+        "epoch": 9,
+        "generation": 1,
+        "reopen": "",
+    }
     found = migration(body({**RUNNING, "fencedBy": [fence]}))
     assert found.fenced_by == ("pod-2, operator took it over with epoch 9 at 2026-01-02T03:04:05Z",)
 

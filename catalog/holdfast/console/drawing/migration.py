@@ -34,14 +34,16 @@ def timeline(found: Migration, now_ms: int) -> Markup | None:
         if at - right >= 20:
             marks.append(f'<text x="{at}" y="{8 + _BAR + 18}" text-anchor="middle">{each.number}</text>')
             right = at
-    running = "" if found.is_over else (
-        f'<rect x="{x(last)}" y="8" width="{max(0.0, x(end) - x(last))}" height="{_BAR}" rx="4" class="busy-bar"/>'
-    )
+    running = "" if found.is_over else (_bar(x(last), max(0.0, x(end) - x(last)), "busy-bar"))
     label = escape(
         f"{len(done)} of {len(found.steps)} steps have a known time, over {span / 1000:.1f} seconds"
     )
     return Markup(  # noqa: S704 - numbers, and a label that is escaped
         f'<svg class="drawing" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">'
-        f'<rect x="{x(begin)}" y="8" width="{max(2.0, x(last) - x(begin))}" height="{_BAR}" rx="4" class="done-bar"/>'
+        f"{_bar(x(begin), max(2.0, x(last) - x(begin)), 'done-bar')}"
         f"{running}{''.join(marks)}</svg>"
     )
+
+
+def _bar(x: float, width: float, kind: str) -> str:
+    return f'<rect x="{x}" y="8" width="{width:.1f}" height="{_BAR}" rx="4" class="{kind}"/>'

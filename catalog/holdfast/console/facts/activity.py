@@ -1,7 +1,7 @@
 """What happened, newest first: Events, changes of conditions, commands and jobs, in one list. Pure.
 
-Events and conditions come from the resources of a cluster, as they are in the API. Commands and jobs come from
-the records of a location, which keep commands for 30 days.
+Events and conditions come from the resources of a cluster, as they are in the API. Commands and jobs come
+from the records of a location, which keep commands for 30 days.
 
 Invariants
 - The list is bounded: `MOST_ENTRIES` entries with texts of at most `MOST_TEXT` characters.

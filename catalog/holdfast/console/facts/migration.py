@@ -1,12 +1,14 @@
-"""Migrations of catalogs between their two stores: the numbered steps with their times, and what was compared. Pure.
+"""Migrations of catalogs between two stores: the numbered steps, and what was compared. Pure.
 
-On a cluster they come from CatalogMigrations and their Events: the operator posts one Event for each step that is
-done. Without a cluster, a location knows its own side only: whether its catalog is linked to a stash, and whether it
-is the source of truth. The records of migrations are in the stash.
+On a cluster they come from CatalogMigrations and their Events: the operator posts one Event for each step
+that is done. Without a cluster, a location knows its own side only: whether its catalog is linked to a
+stash, and whether it is the source of truth. The records of migrations are in the stash.
 
 Invariants
-- A fence token is shown as its generation, its epoch and its holder. Its nonce is no secret, but nobody needs it.
-- A step has a time only if an Event shows it. Events are gone after an hour or so: then the time is unknown.
+- A fence token is shown as its generation, its epoch and its holder. Its nonce is no secret, but nobody
+  needs it.
+- A step has a time only if an Event shows it. Events are gone after an hour or so: then the time is
+  unknown.
 """
 
 import re
@@ -126,7 +128,7 @@ class Migration:
 
 
 def migration(body: Json, catalog: Json | None = None, events: Iterable[Json] = ()) -> Migration:
-    """What the page of a CatalogMigration shows. `catalog` is its Catalog, and `events` are the Events about it."""
+    """What the page of a CatalogMigration shows. `catalog` is its Catalog, and `events` are those about it."""
     metadata, spec, status = body["metadata"], body["spec"], body.get("status", {})
     back = bool(spec.get("rollback"))
     target = str(spec["target"])
@@ -150,7 +152,9 @@ def migration(body: Json, catalog: Json | None = None, events: Iterable[Json] = 
             StoreSide(name, truth == name, destination == name, status.get(f"{name.lower()}Epoch"))
             for name in ("Stash", "Persist")
         ),
-        steps=steps_of(status, destination, is_over=phase in ("Completed", "RolledBack"), events=events, back=back),
+        steps=steps_of(
+            status, destination, is_over=phase in ("Completed", "RolledBack"), events=events, back=back
+        ),
         objects=tuple(
             ObjectCount(str(name), int(each.get("rows", 0)), int(each.get("bytes", 0)))
             for name, each in sorted(sizes.items())
@@ -167,7 +171,9 @@ def migration(body: Json, catalog: Json | None = None, events: Iterable[Json] = 
         deadline_ms=moment(status.get("deadline")),
         completed_ms=moment(status.get("completionTime")),
         trouble="" if ready is None or ready.status == "True" or phase in _AT_REST else ready.message,
-        command=_command(metadata, phase, back=back, stalled=stalled is not None and stalled.status == "True"),
+        command=_command(
+            metadata, phase, back=back, stalled=stalled is not None and stalled.status == "True"
+        ),
         plan=tuple(_shown(each) for each in status.get("plan") or ()),
         fenced_by=tuple(_fence(each) for each in status.get("fencedBy") or ()),
     )

@@ -1,9 +1,10 @@
-"""Who gets into the console of a cluster: real HTTP on both sides, with the reviews of a canned API server."""
+"""Who gets into the console of a cluster: real HTTP on both sides, and canned reviews of an API server."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -46,7 +47,7 @@ class Cluster:
         cluster = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:  # noqa: N802 - the base class calls it
+            def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 cluster.reviews.append((body["kind"], body["spec"]))
                 content = json.dumps({**body, "status": review(body)}).encode()
@@ -80,12 +81,19 @@ def review(body: dict[str, Any]) -> dict[str, Any]:
     spec = body["spec"]
     if body["kind"] == "TokenReview":
         name = USERS.get(spec["token"])
-        return {"authenticated": False} if name is None else {
-            "authenticated": True,
-            "user": {"username": name, "uid": "1", "groups": ["g"], "extra": {"scope": ["x"]}},
-        }
+        return (
+            {"authenticated": False}
+            if name is None
+            else {
+                "authenticated": True,
+                "user": {"username": name, "uid": "1", "groups": ["g"], "extra": {"scope": ["x"]}},
+            }
+        )
     asked = spec["resourceAttributes"]
-    right = (spec["user"], *(asked.get(name, "") for name in ("verb", "resource", "subresource", "namespace")))
+    right = (
+        spec["user"],
+        *(asked.get(name, "") for name in ("verb", "resource", "subresource", "namespace")),
+    )
     return {"allowed": right in RIGHTS}
 
 
@@ -168,7 +176,9 @@ def test_a_login_keeps_the_token_in_a_cookie_that_no_script_and_no_other_site_ge
     run(cluster, story)
 
 
-@pytest.mark.parametrize("target", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\r\nb"])
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\r\nb"]
+)
 def test_a_login_leads_to_no_other_site(cluster: Cluster, target: str) -> None:
     async def story(client: TestClient[Any, Any]) -> None:
         answer = await client.post(
@@ -222,7 +232,12 @@ def test_rights_are_those_of_the_namespace(cluster: Cluster) -> None:
     async def story() -> None:
         access = ClusterAccess(Reviews(cluster.kube, clock=lambda: cluster.now), Resources(cluster.kube))
         ada, bob = ClusterViewer("ada"), ClusterViewer("bob")
-        assert [await access.may_see(ada, each) for each in ("a", "b", "a,b", "")] == [True, False, False, False]
+        assert [await access.may_see(ada, each) for each in ("a", "b", "a,b", "")] == [
+            True,
+            False,
+            False,
+            False,
+        ]
         assert [await access.may_see(bob, each) for each in ("a", "b", "a,b", "")] == [True, True, True, True]
         # Who sees the status need not see the rows. In a shared location, all namespaces have to allow it.
         assert [await access.may_read_rows(ada, each, "orders") for each in ("a", "b")] == [False, False]
@@ -288,7 +303,7 @@ def test_the_memory_for_results_is_bounded_and_a_failure_is_no_result() -> None:
             return number
 
         for number in range(10):
-            assert await recent.get(number, lambda number=number: ask(number)) == number
+            assert await recent.get(number, partial(ask, number)) == number
         assert len(recent) == 3
         together = await asyncio.gather(*(recent.get(42, lambda: ask(42)) for _ in range(5)))
         assert together == [42] * 5

@@ -28,10 +28,10 @@ class Api(Kube):
     def __init__(self) -> None:
         super().__init__(ApiClient())
         self.secrets: dict[tuple[str, str], Json] = {}
-        self.read = 0
+        self.secrets_read = 0
 
     async def get_of(self, type_: Any, namespace: str, name: str) -> Json:
-        self.read += 1
+        self.secrets_read += 1
         if (found := self.secrets.get((namespace, name))) is None:
             raise Gone(name)
         return found
@@ -69,9 +69,7 @@ class Seen:
 
     def drop(self, namespace: str, name: str) -> None:
         (body,) = (
-            each
-            for each in self._followed.select(namespace, None)
-            if each["metadata"]["name"] == name
+            each for each in self._followed.select(namespace, None) if each["metadata"]["name"] == name
         )
         self._followed.drop(body)
         self.resources._version += 1
@@ -151,7 +149,7 @@ def test_pages_get_no_client_before_it_is_known_who_shares_the_location(seen: Se
         seen.locations._opening["a.demo"][1].result()
         assert place.found_id is not None
         with pytest.raises(StoreUnreachable, match="is being opened"):
-            place.client
+            _ = place.client
         await seen.locations.refresh()
         assert place.client is not None
 
@@ -181,7 +179,7 @@ def test_the_default_is_the_folder_of_the_namespace_on_the_volume(seen: Seen) ->
         assert await seen.settle() == {"a.demo": "a", "b.demo": "b"}
         assert seen.place("a.demo").client is not None
         with pytest.raises(StoreUnreachable, match="does not exist"):
-            seen.place("b.demo").client
+            _ = seen.place("b.demo").client
 
     asyncio.run(story())
 
@@ -193,7 +191,7 @@ def test_a_place_that_could_not_be_opened_is_tried_again(seen: Seen) -> None:
         make(seen.volume / "a" / str(uuid.uuid5(uuid.NAMESPACE_DNS, "demo")))
         await seen.settle()
         with pytest.raises(StoreUnreachable):
-            seen.place("a.demo").client
+            _ = seen.place("a.demo").client
         seen.now += module._RETRY_SECONDS
         await seen.settle()
         assert seen.place("a.demo").client is not None
@@ -223,7 +221,7 @@ def test_a_changed_secret_replaces_the_place_and_a_missing_one_removes_it(
         assert "secret" not in first.url
         seen.put("a", "other", url="s3://bucket/y")
         await seen.settle()
-        assert (seen.place("a.demo"), seen.api.read) == (first, 1)
+        assert (seen.place("a.demo"), seen.api.secrets_read) == (first, 1)
         seen.api.secrets["a", "stores"] = secret("id", "second-secret")
         seen.now += module._SECRETS_SECONDS
         await seen.settle()
