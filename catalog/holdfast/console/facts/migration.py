@@ -128,7 +128,7 @@ class Migration:
 
 
 def migration(body: Json, catalog: Json | None = None, events: Iterable[Json] = ()) -> Migration:
-    """What the page of a CatalogMigration shows. `catalog` is its Catalog, and `events` are those about it."""
+    """What the page of a CatalogMigration shows. `catalog` is its Catalog, `events` are those about it."""
     metadata, spec, status = body["metadata"], body["spec"], body.get("status", {})
     back = bool(spec.get("rollback"))
     target = str(spec["target"])
