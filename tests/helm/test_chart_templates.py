@@ -16,6 +16,7 @@ from holdfast_operator.__main__ import _limits, _parser
 from holdfast_operator.api.generate import RESOURCES, ROLES, cluster_role, custom_resource_definition
 from holdfast_operator.api.names import OPERATORS
 from holdfast_operator.app import STUCK_WAIT, Operator, Options
+from holdfast_operator.console.command import options_of
 from holdfast_operator.engine.kube import Kube
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.sparkapps import images
@@ -785,7 +786,11 @@ def test_the_chart_of_the_crds_has_what_the_models_say() -> None:
         )
     assert len(objects) == len(wanted) + len(ROLES)
     loose = template("holdfast-crds", {"keep": False, "aggregatedRoles": False})
-    assert {each["kind"] for each in loose} == {"CustomResourceDefinition"}
+    kinds = {each["kind"] for each in loose if each["metadata"]["name"] != "holdfast-data-reader"}
+    assert kinds == {"CustomResourceDefinition"}
+    # It is part of no role of the cluster, so that nobody has it by surprise.
+    assert set(find(loose, "ClusterRole")["metadata"]["labels"]) & {"app.kubernetes.io/name"}
+    assert not [each for each in find(loose, "ClusterRole")["metadata"]["labels"] if "aggregate" in each]
     assert all("annotations" not in each["metadata"] for each in loose)
 
 
@@ -813,3 +818,116 @@ def test_what_the_readme_says_of_the_role_is_the_role(default: list[dict[str, An
                 name = "status" if resource.endswith("/status") else resource
                 found.setdefault(name, set()).update(rule["verbs"])
     assert told == found
+
+
+CONSOLE: dict[str, Any] = {"console": {"enabled": True}}
+
+
+def of_console(values: dict[str, Any] | None = None) -> dict[str, list[dict[str, Any]]]:
+    """The objects of the console by kind."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in template("holdfast-operator", {**CONSOLE, **(values or {})}):
+        if each["metadata"]["labels"].get("app.kubernetes.io/component") == "console":
+            found.setdefault(each["kind"], []).append(each)
+    return found
+
+
+def test_the_console_is_apart_and_only_if_it_is_asked_for(default: list[dict[str, Any]]) -> None:
+    assert "console" not in yaml.safe_dump_all(default)
+    found = of_console()
+    assert sorted(found) == [
+        *("ClusterRole", "ClusterRoleBinding", "Deployment", "NetworkPolicy", "Service", "ServiceAccount")
+    ]
+    operator_selector = find(default, "Service")["spec"]["selector"]
+    labels = found["Deployment"][0]["spec"]["template"]["metadata"]["labels"]
+    assert not operator_selector.items() <= labels.items()
+    assert found["Service"][0]["spec"]["selector"].items() <= labels.items()
+    pod = found["Deployment"][0]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "holdfast-operator-console"
+    (container,) = pod["containers"]
+    assert {each["name"] for each in container["ports"]} == {"console", "health"}
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert {"livenessProbe", "readinessProbe", "startupProbe", "resources"} <= container.keys()
+    assert [each["ports"] for each in found["NetworkPolicy"][0]["spec"]["ingress"]] == [
+        [{"port": "console"}],
+        [{"port": "health"}],
+    ]
+
+
+def test_the_console_gets_no_more_rights_than_it_uses() -> None:
+    read = ["get", "list", "watch"]
+    own = {
+        "catalogs": read,
+        "catalogmigrations": read,
+        "storagecollections": read,
+        "collectionsnapshots": read,
+        "events": ["list", "watch"],
+        "secrets": ["get"],
+    }
+    reviews = {"tokenreviews": ["create"], "subjectaccessreviews": ["create"]}
+
+    def granted(roles: list[dict[str, Any]]) -> dict[str, list[str]]:
+        (role,) = roles
+        return {each: rule["verbs"] for rule in role["rules"] for each in rule["resources"]}
+
+    assert granted(of_console()["ClusterRole"]) == own | reviews
+    found = of_console({"watch": {"namespaces": ["a"]}})
+    assert granted(found["ClusterRole"]) == reviews
+    assert granted(found["Role"]) == own
+    assert found["Role"][0]["metadata"]["namespace"] == "a"
+
+
+def deployment_namespace(values: dict[str, Any]) -> str:
+    """The namespace of the release."""
+    (binding,) = of_console(values)["ClusterRoleBinding"]
+    return str(binding["subjects"][0]["namespace"])
+
+
+def test_the_command_line_of_the_console_is_what_the_values_say() -> None:
+    values = {
+        "console": {"enabled": True, "hosts": ["holdfast.example.com"]},
+        "watch": {"namespaces": ["a", "b"]},
+        "storage": {"allowedLocations": ["s3://bucket/team"]},
+    }
+    (deployment,) = of_console(values)["Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    args = _parser().parse_args(pod["containers"][0]["args"])
+    options = options_of(args)
+    assert (options.namespaces, options.allowed_locations) == (("a", "b"), ("s3://bucket/team",))
+    own = {"holdfast-operator-console", f"holdfast-operator-console.{deployment_namespace(values)}.svc"}
+    assert own | {"holdfast.example.com"} <= options.hosts
+    assert str(options.data_dir) == "/var/lib/holdfast"
+    assert pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    alone = {"storage": {"embedded": {"accessMode": "ReadWriteOncePod"}}}
+    (deployment,) = of_console(alone)["Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert options_of(_parser().parse_args(pod["containers"][0]["args"])).data_dir is None
+    assert "affinity" not in pod
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"hosts": ["https://x"]}, "/console/hosts/0"),
+        ({"viewersFrom": [{"pods": {}}]}, "/console/viewersFrom/0"),
+        ({"serviceAccount": {"name": "holdfast-operator"}}, "is the ServiceAccount of the operator"),
+        ({"credentialsSecret": "stores"}, "console.credentialsSecret gives the console credentials"),
+    ],
+)
+def test_a_console_that_would_be_unsafe_is_refused(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(HelmError, match=re.escape(told)):
+        template("holdfast-operator", {"console": {"enabled": True, **values}})
+
+
+def test_the_dashboard_links_to_the_console_if_its_address_is_known() -> None:
+    def links(**dashboard: Any) -> list[dict[str, Any]]:
+        objects = template("holdfast-operator", {"dashboard": {"enabled": True, **dashboard}})
+        text = find(objects, "ConfigMap")["data"]["holdfast.json"]
+        return list(json.loads(text)["links"])
+
+    assert links() == []
+    (link,) = links(consoleUrl="https://holdfast.example.com")
+    assert (link["title"], link["url"]) == ("Console", "https://holdfast.example.com")
+    with pytest.raises(HelmError, match="/dashboard/consoleUrl"):
+        links(consoleUrl="javascript:alert(1)")
