@@ -1,5 +1,6 @@
 """What happened, in one list."""
 
+from dataclasses import replace
 from typing import Any
 
 from holdfast.collections import JobRecord, JobState
@@ -73,6 +74,8 @@ def test_a_command_tells_who_when_and_with_which_token() -> None:
         "holdfast.table (ada) on host-1",
         "epoch 3 of generation 0 (me, test)",
     )
+    kept = replace(given, kind=CommandKind.RETAIN_COLLECTION, result={"retain_ms": 2_592_000_000})
+    assert [each.text for each in of_commands([kept], known)] == ["retain 30d"]
     (unknown,) = of_commands([given], {})
     assert unknown.about == ObjectName("collection", "", "id-1")
 

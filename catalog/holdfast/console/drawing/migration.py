@@ -1,49 +1,42 @@
-"""The course of a migration as a bar: one part for each step whose time is known."""
+"""The steps of a migration as a bar with one part for each, and how long each took where that is known."""
+
+from typing import Final
 
 from markupsafe import Markup, escape
 
-from holdfast.console.facts.migration import Migration, StepState
+from holdfast.console.facts.migration import Migration, Step, StepState
 
-_WIDTH = 1000
-_HEIGHT = 56
-_BAR = 16
+_WIDTH: Final = 960
+_HEIGHT: Final = 44
+_BAR: Final = 12
+_GAP: Final = 4
+_KINDS: Final = {
+    StepState.DONE: "done-part",
+    StepState.SKIPPED: "done-part",
+    StepState.NEXT: "next-part",
+    StepState.WAITING: "waiting-part",
+}
 
 
-def timeline(found: Migration, now_ms: int) -> Markup | None:
-    """A bar from the start of a migration to its end, or to now. None if too little is known.
-
-    Each mark is a step that was done, with its number. The time after the last one is hatched while it runs.
-    """
-    done = [each for each in found.steps if each.state is StepState.DONE and each.at_ms is not None]
-    begin = found.started_ms
-    if begin is None or not done:
+def timeline(found: Migration) -> Markup | None:
+    """The bar, or None if there are no steps. All parts have the same width, because most steps are short."""
+    if not found.steps:
         return None
-    last = max(each.at_ms for each in done if each.at_ms is not None)
-    end = max(last, found.completed_ms or 0) if found.is_over else max(last, now_ms)
-    span = max(1, end - begin)
-
-    def x(at_ms: int) -> float:
-        return round(12 + (_WIDTH - 24) * min(1.0, max(0.0, (at_ms - begin) / span)), 1)
-
-    marks, right = [], -1000.0
-    for each in done:
-        assert each.at_ms is not None
-        at = x(each.at_ms)
-        marks.append(f'<line x1="{at}" x2="{at}" y1="8" y2="{8 + _BAR}" class="axis-strong"/>')
-        # Marks at the same place share the number of the first one.
-        if at - right >= 20:
-            marks.append(f'<text x="{at}" y="{8 + _BAR + 18}" text-anchor="middle">{each.number}</text>')
-            right = at
-    running = "" if found.is_over else (_bar(x(last), max(0.0, x(end) - x(last)), "busy-bar"))
-    label = escape(
-        f"{len(done)} of {len(found.steps)} steps have a known time, over {span / 1000:.1f} seconds"
-    )
-    return Markup(  # noqa: S704 - numbers, and a label that is escaped
-        f'<svg class="drawing" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">'
-        f"{_bar(x(begin), max(2.0, x(last) - x(begin)), 'done-bar')}"
-        f"{running}{''.join(marks)}</svg>"
+    width = (_WIDTH + _GAP) / len(found.steps)
+    done, all_ = found.progress
+    label = escape(f"{done} of {all_} steps are done")
+    parts = "".join(_part(step, round(index * width, 1), width) for index, step in enumerate(found.steps))
+    return Markup(  # noqa: S704 - numbers, and texts that are escaped
+        f'<svg class="drawing" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">{parts}</svg>'
     )
 
 
-def _bar(x: float, width: float, kind: str) -> str:
-    return f'<rect x="{x}" y="8" width="{width:.1f}" height="{_BAR}" rx="4" class="{kind}"/>'
+def _part(step: Step, x: float, width: float) -> str:
+    middle = round(x + (width - _GAP) / 2, 1)
+    kind = _KINDS[step.state]
+    took = "" if step.took_ms is None else f" \N{MIDDLE DOT} {step.took_ms / 1000:.1f} s"
+    return (
+        f"<g><title>{escape(f'{step.number}. {step.text}: {step.state}')}</title>"
+        f'<rect x="{x}" y="0" width="{width - _GAP:.1f}" height="{_BAR}" rx="3" class="{kind}"/>'
+        f'<text x="{middle}" y="{_BAR + 20}" text-anchor="middle">{step.number}{took}</text></g>'
+    )

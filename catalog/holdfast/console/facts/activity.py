@@ -17,6 +17,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
 
+from holdfast.collections.periods import shown_period
 from holdfast.collections.record.jobs import JobRecord, JobState
 from holdfast.collections.record.state import CommandRecord
 from holdfast.collections.who import parse_who
@@ -164,7 +165,7 @@ def of_commands(commands: Iterable[CommandRecord], names: Mapping[str, ObjectNam
             Source.COMMAND,
             names.get(each.object_id) or ObjectName("collection", "", each.object_id),
             each.kind.name.lower().replace("_", " "),
-            _shown(", ".join(f"{name} {value}" for name, value in each.result.items())),
+            _shown(", ".join(_result(name, value) for name, value in each.result.items())),
             by=_shown(f"{by} on {each.host}" if each.host else by),
             token=_shown(each.token),
         )
@@ -189,6 +190,13 @@ def of_jobs(jobs: Iterable[JobRecord], names: Mapping[str, ObjectName]) -> Itera
                 by=by,
                 is_warning=failed,
             )
+
+
+def _result(name: str, value: Any) -> str:
+    # Of comments, only the names of the columns.
+    if name == "retain_ms":
+        return f"retain {shown_period(value)}"
+    return f"{name} {' '.join(value) if isinstance(value, dict) else value}"
 
 
 def moment(text: object) -> int | None:

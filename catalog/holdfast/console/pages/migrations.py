@@ -43,7 +43,7 @@ async def show(request: web.Request) -> web.Response:
                 crumbs=(("Migrations", "/migrations"),),
                 live="*",
                 found=found,
-                drawing=timeline(found, _now_ms()),
+                drawing=timeline(found),
                 now_ms=_now_ms(),
             )
     raise NotHere(
