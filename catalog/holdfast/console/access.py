@@ -40,7 +40,7 @@ class Access(Protocol):
         """Whether the viewer may see the Events of a namespace."""
 
     async def may_read_rows(self, viewer: Viewer, namespace: str, collection: str) -> bool:
-        """Whether the viewer may read the rows of a collection."""
+        """Whether the viewer may read the rows of a collection, given by its id."""
 
     @property
     def refusal(self) -> str:

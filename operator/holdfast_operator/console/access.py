@@ -80,7 +80,7 @@ class ClusterAccess:
         return await self._may_all(viewer, namespace, [Right("list", "events", group="")])
 
     async def may_read_rows(self, viewer: Viewer, namespace: str, collection: str) -> bool:
-        """Returns whether a viewer may read the rows of a collection, given by its name or id."""
+        """Returns whether a viewer may read the rows of a collection, given by its id."""
         if not await self.may_see(viewer, namespace):
             return False
         name = "" if SHARED in namespace else await self._resource_of(namespace, collection)
@@ -88,9 +88,10 @@ class ClusterAccess:
         return await self._may_all(viewer, namespace, [data])
 
     async def _resource_of(self, namespace: str, collection: str) -> str:
-        """Returns the name of the resource of a collection. Empty if there is not exactly one.
+        """Returns the name of the resource of the collection with an id. Empty if there is not exactly one.
 
-        A right to one resource by name is then not enough.
+        A right to one resource by name is then not enough. Names of collections don't count: another Catalog
+        of the namespace may have a collection of the same name.
         """
         try:
             found = await self._resources.resources("storagecollections", namespace)
@@ -100,7 +101,6 @@ class ClusterAccess:
             body["metadata"]["name"]
             for body in found
             if collection == body.get("status", {}).get("collectionId")
-            or collection == body["metadata"]["name"]
         ]
         return names[0] if len(names) == 1 else ""
 

@@ -16,10 +16,11 @@ from holdfast.console.context import Console
 from holdfast.console.places import Places
 from holdfast.console.server import application
 from holdfast.errors import StoreUnreachable
+from holdfast_operator.api.names import Kind
 from holdfast_operator.console.access import COOKIE, ClusterAccess
 from holdfast_operator.console.resources import Resources
 from holdfast_operator.console.reviews import SECONDS, ClusterViewer, Recent, Reviews, Right
-from holdfast_operator.engine.kube import Kube
+from holdfast_operator.engine.kube import Kube, resource_type
 from testbed.serving import Serving
 
 USERS = {"ada-token": "ada", "bob-token": "bob"}
@@ -244,6 +245,24 @@ def test_rights_are_those_of_the_namespace(cluster: Cluster) -> None:
         assert [await access.may_read_rows(bob, each, "orders") for each in ("a", "b", "a,b")] == [
             *(False, True, False)
         ]
+
+    asyncio.run(story())
+
+
+def test_the_rows_of_one_collection_can_be_allowed(cluster: Cluster) -> None:
+    resources = Resources(cluster.kube)
+    for number, name in enumerate(("orders", "payroll"), start=1):
+        metadata = {"namespace": "a", "name": name, "uid": name, "resourceVersion": str(number)}
+        followed = cluster.kube.followed[resource_type(Kind.STORAGE_COLLECTION), None]
+        followed.put({"metadata": metadata, "status": {"collectionId": f"id-of-{name}"}})
+        followed.synced = True
+
+    async def story() -> None:
+        access = ClusterAccess(Reviews(cluster.kube, clock=lambda: cluster.now), resources)
+        for id_, asked in (("id-of-orders", "orders"), ("id-of-payroll", "payroll"), ("orders", None)):
+            await access.may_read_rows(ClusterViewer("ada"), "a", id_)
+            right = cluster.reviews[-1][1]["resourceAttributes"]
+            assert (right["subresource"], right.get("name")) == ("data", asked)
 
     asyncio.run(story())
 
