@@ -5,7 +5,8 @@ from typing import Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
-from holdfast.console.context import viewer_of
+from holdfast.console.context import console_of, viewer_of
+from holdfast.console.places import Place
 from holdfast.console.ticks import Ticks
 from holdfast.console.work import Work
 
@@ -14,6 +15,18 @@ P = ParamSpec("P")
 
 WORK: Final = web.AppKey("work", Work)
 TICKS: Final = web.AppKey("ticks", Ticks)
+
+
+async def may_read_rows(request: web.Request, place: Place, name: str) -> bool:
+    """Return whether the viewer may read the rows of a collection, by its name or id.
+
+    It is decided by the id: names of collections and of resources differ. Raises `StorageError`.
+    """
+    console = console_of(request)
+    look = await ask(request, place.look, console.limits.tick_s)
+    info = look.find(name)
+    id_ = name if info is None else info.collection_id
+    return await console.access.may_read_rows(viewer_of(request), place.namespace, id_)
 
 
 async def ask(request: web.Request, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

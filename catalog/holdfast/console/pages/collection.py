@@ -3,8 +3,8 @@
 from aiohttp import web
 
 from holdfast.collections.periods import shown_period
-from holdfast.console.asking import ask
-from holdfast.console.context import console_of, place_of, viewer_of
+from holdfast.console.asking import ask, may_read_rows
+from holdfast.console.context import place_of
 from holdfast.console.drawing import frontiers, jobs
 from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.feed import Feed
@@ -16,8 +16,7 @@ from holdfast.text import age
 async def show(request: web.Request) -> web.Response:
     """Show a collection by its name or id."""
     place, name = place_of(request), request.match_info["name"]
-    access = console_of(request).access
-    may_read = await access.may_read_rows(viewer_of(request), place.namespace, name)
+    may_read = await may_read_rows(request, place, name)
     facts = await ask(request, collection_facts, place, name, freshness_s(request), with_records=may_read)
     name = facts.info.name
     return page(

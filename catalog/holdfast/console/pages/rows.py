@@ -12,8 +12,8 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 from markupsafe import Markup, escape
 
-from holdfast.console.asking import ask
-from holdfast.console.context import NotHere, console_of, place_of, viewer_of
+from holdfast.console.asking import ask, may_read_rows
+from holdfast.console.context import NotHere, place_of
 from holdfast.console.drawing.slider import slider_svg
 from holdfast.console.facts.rows import (
     Asked,
@@ -83,7 +83,7 @@ class Shown:
 async def show(request: web.Request) -> web.Response:
     """Show the rows of a collection."""
     place, name = place_of(request), request.match_info["name"]
-    if not await console_of(request).access.may_read_rows(viewer_of(request), place.namespace, name):
+    if not await may_read_rows(request, place, name):
         raise NotHere(
             f"you may not read the rows of collection {name[:60]!r}",
             hint="ask for the role holdfast-data-reader; its status is on the page of the collection",
