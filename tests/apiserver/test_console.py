@@ -102,7 +102,7 @@ class Console:
 
     def tokens_of(self, accounts: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """The tokens of new accounts, each with its ClusterRoles in `ours`."""
-        about = {"namespace": self.ours}
+        about: dict[str, Any] = {"namespace": self.ours}
         made = [
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**about, "name": name}}
             for name in accounts
