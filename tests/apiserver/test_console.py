@@ -102,12 +102,12 @@ class Console:
 
     def tokens_of(self, accounts: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """The tokens of new accounts, each with its ClusterRoles in `ours`."""
-        about: dict[str, Any] = {"namespace": self.ours}
-        made = [
+        about: Any = {"namespace": self.ours}
+        made: list[dict[str, Any]] = [
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**about, "name": name}}
             for name in accounts
         ]
-        bindings = [
+        bindings: list[dict[str, Any]] = [
             {
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": "RoleBinding",
