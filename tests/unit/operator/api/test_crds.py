@@ -44,13 +44,20 @@ def test_a_template_is_the_crd_but_for_labels_and_annotations() -> None:
 
 def test_users_get_rights_on_all_kinds_and_never_on_a_status() -> None:
     kinds = {model.definition.kind.plural for model in generate.RESOURCES}
-    for name in generate.ROLES:
+    *steps, reader = generate.ROLES
+    for name in steps:
         (rule,) = generate.cluster_role(name)["rules"]
         assert rule["apiGroups"] == ["holdfast.dev"]
         assert set(rule["resources"]) == kinds
         assert "*" not in rule["verbs"]
-    verbs = [set(generate.cluster_role(name)["rules"][0]["verbs"]) for name in generate.ROLES]
+    verbs = [set(generate.cluster_role(name)["rules"][0]["verbs"]) for name in steps]
     assert verbs[0] < verbs[1] < verbs[2]
+    rows = generate.cluster_role(reader)
+    assert rows["rules"] == [
+        {"apiGroups": ["holdfast.dev"], "resources": ["storagecollections/data"], "verbs": ["get"]}
+    ]
+    # It is part of no role of Kubernetes: those who see the status need not see the rows.
+    assert list(rows["metadata"]["labels"]) == ["app.kubernetes.io/name"]
 
 
 def test_braces_in_a_description_are_no_action_of_helm() -> None:
