@@ -288,7 +288,8 @@ class CollectionHandler(Handler[CollectionView]):
             since=facts.since,
             upper=facts.upper,
             now=seen.now,
-            failed_for=self._attempts.failed_for(key, look.jobs),
+            # Each CollectionSnapshot counts the attempts of its own job.
+            failed_for=self._attempts.failed_for(key, (job for job in look.jobs if job.kind != SNAPSHOT)),
             ahead=seen.now - self.services.kube.server_time(),
         )
         here = self._long.filling(key, facts.collection_id)
