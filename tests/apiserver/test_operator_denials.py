@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from apiserver.test_operator_snapshot import snapshot
 from testbed.kube import ControlPlane
 from testbed.sparkfaces import KUBEFLOW
 from testbed.sparkoperator import install_crd
@@ -54,6 +55,21 @@ def policy(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
     )
 
 
+def append_a_row(world: Any, catalog: dict[str, Any]) -> None:
+    with world.controller(world.volume(catalog["spec"]["organizationId"])) as controller:
+        writer = controller.writer(world.status("coll/flights")["collectionId"], purpose="test")
+        writer.append(pa.table({"id": [1], "note": ["x"]}), writer.upper(), 11)
+
+
+def quota(**hard: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "full"},
+        "spec": {"hard": hard},
+    }
+
+
 def rests(world: Any, operator: Any) -> bool:
     """Whether nothing is written, though the operator looks again."""
     before = world.versions()
@@ -82,24 +98,9 @@ def test_a_policy_and_a_quota_are_named_waited_for_and_cost_no_attempt(
     world.apply(make_collection())
     world.wait_ready("catalog/demo", "coll/flights")
 
-    world.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "full"},
-            "spec": {"hard": {APPLICATIONS: "0"}},
-        }
-    )
-    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
-        writer = controller.writer(world.status("coll/flights")["collectionId"], purpose="test")
-        writer.append(pa.table({"id": [1], "note": ["x"]}), writer.upper(), 11)
-    snapshot = {
-        "apiVersion": "holdfast.dev/v1alpha1",
-        "kind": "CollectionSnapshot",
-        "metadata": {"name": "first"},
-        "spec": {"collectionRef": {"name": "flights"}, "destination": (tmp_path / "out").as_uri()},
-    }
-    world.apply(snapshot)
+    world.apply(quota(**{APPLICATIONS: "0"}))
+    append_a_row(world, there)
+    world.apply(snapshot("first", tmp_path / "out"))
 
     def said() -> str:
         conditions = world.get("collsnap/first").get("status", {}).get("conditions", [])
@@ -117,3 +118,26 @@ def test_a_policy_and_a_quota_are_named_waited_for_and_cost_no_attempt(
     (made,) = world.objects.list("sparkapplications")
     assert made["metadata"]["labels"]["holdfast.dev/attempt"] == "1"
     assert second.child.poll() is None
+
+
+@pytest.mark.long
+def test_a_quota_that_refuses_the_pod_of_a_job_is_named_and_the_next_attempt_gets_its_pod(
+    world: Any, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    """The pods of a Job are made by Kubernetes, which shows only in Events of the Job that it can't."""
+    there = make_catalog()
+    operator = world.start("--storage-shared", "--spark-adapter=job")
+    world.apply(quota(pods="0"), there, make_collection(spark={"serviceAccount": "default"}))
+    world.wait_ready("catalog/demo", "coll/flights")
+    world.wait_for("resourcequotas/full", ".status.hard.pods", "0")
+    append_a_row(world, there)
+    world.apply(snapshot("first", tmp_path / "out", spark={"startDeadline": "5s", "maxAttempts": 2}))
+    (event,) = world.events("SnapshotRetrying")
+    refused = "its pod is refused: exceeded quota: full, requested: pods=1, limited: pods=0"
+    assert f"its driver did not start within 5 s (startDeadline): {refused}" in event["message"]
+    # Counted once, though the collection knows of the job too.
+    assert 'holdfast_spark_jobs_total{kind="snapshot",step="failed"} 1.0\n' in operator.get("/metrics")
+    world.delete("resourcequotas/full")
+    world.settle(lambda: bool(world.objects.list("pods")), lambda: str(world.get("collsnap/first")))
+    (pod,) = world.objects.list("pods")
+    assert pod["metadata"]["labels"]["holdfast.dev/attempt"] == "2"

@@ -169,6 +169,9 @@ in other namespaces.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list]
 {{- end }}
 {{- end }}
 {{- end }}

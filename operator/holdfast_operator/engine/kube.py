@@ -299,7 +299,7 @@ class Kube:
         namespace: str | None,
         *,
         labels: str | None = None,
-        fields: str = "",
+        fields: str | None = None,
         brief: bool = False,
     ) -> tuple[Sequence[Json], int]:
         """Requests all objects of a type in pages, and returns them with the version of the list.

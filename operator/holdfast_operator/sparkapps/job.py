@@ -5,11 +5,13 @@ never start a second pod. If Kubernetes does so anyway, this does no harm, becau
 commit.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from holdfast_operator.api.spark import SparkTemplate, SparkVolume
-from holdfast_operator.engine.kube import Forbidden, NotServed, ObjectKey, ResourceType
+from holdfast_operator.engine.kube import EVENTS, Forbidden, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import ATTEMPT_DEADLINE, AppPhase, AppState, Launch, overran
 from holdfast_operator.sparkapps.objects import (
     CONTAINER_SECURITY,
@@ -41,6 +43,14 @@ _TRIES_OF_A_TASK: Final = 4
 _NO_POD: Final = (
     "its pod can't be made; kubectl describe job {} shows why, such as a ServiceAccount that isn't there"
 )
+_NOT_MADE: Final = "FailedCreate"
+"""The reason of the Events of a Job whose pod is refused."""
+_IN_FRONT: Final = re.compile(
+    r'^(\(combined from similar events\): )?(Error creating: )?(pods "[^"]*" is forbidden: )?'
+)
+"""What comes before the cause in such an Event. The name of the pod differs each time."""
+_USED: Final = re.compile(r", used: \S+(?=, limited: )")
+"""The use of a quota. It changes whenever others use it, and so would the status."""
 _OVERRAN: Final = "DeadlineExceeded"
 _ALONE: Final = "127.0.0.1"
 """Driver and executor are one process, so nobody else needs to reach it."""
@@ -88,9 +98,10 @@ class JobAdapter(ObjectAdapter):
 
     async def observe(self, owner: ObjectKey, owner_uid: str, *, fresh: bool = False) -> tuple[AppState, ...]:
         """Returns the Jobs that an object owns, with the messages of their pods if these explain more."""
-        states = await super().observe(owner, owner_uid, fresh=fresh)
-        if not any(state.phase in {AppPhase.PENDING, AppPhase.FAILED} for state in states):
-            return states
+        found = await super().observe(owner, owner_uid, fresh=fresh)
+        if not any(state.phase in {AppPhase.PENDING, AppPhase.FAILED} for state in found):
+            return found
+        states = tuple([await self._with_refusal(owner.namespace, state) for state in found])
         try:
             labels = f"{selector(owner, owner_uid)},{NOT_OF_SPARK}"
             pods = await self.kube.list(PODS, owner.namespace, labels=labels, fresh=fresh)
@@ -98,6 +109,21 @@ class JobAdapter(ObjectAdapter):
             return states
         reasons = {uid: why for pod in pods for uid in _owners(pod) if (why := pod_reason(pod))}
         return tuple(_explained(state, reasons.get(state.uid)) for state in states)
+
+    async def _with_refusal(self, namespace: str, state: AppState) -> AppState:
+        """Returns a state whose message says what refuses the Job's pod, if anything does.
+
+        Only the Job's Events show that. Kubernetes tries again by itself.
+        """
+        if state.message != _NO_POD.format(state.name):
+            return state
+        fields = f"involvedObject.uid={state.uid},reason={_NOT_MADE}"
+        try:
+            events, _ = await self.kube.list_pages(EVENTS, namespace, fields=fields)
+        except Forbidden:
+            return state
+        why = refusal_of(events)
+        return state if why is None else replace(state, message=in_a_line(f"its pod is refused: {why}"))
 
 
 def job(launch: Launch) -> Json:
@@ -145,6 +171,14 @@ def pod_reason(pod: Json) -> str | None:
                 f"{each.get('reason') or 'Unschedulable'}: {each.get('message') or 'no message'}"
             )
     return None
+
+
+def refusal_of(events: Sequence[Json]) -> str | None:
+    """Returns what refuses the pod of a Job, as the last of its Events says, or None if there are none."""
+    if not events:
+        return None
+    last = max(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    return _USED.sub("", _IN_FRONT.sub("", last.get("message") or ""))
 
 
 def _pod(launch: Launch) -> Json:

@@ -13,7 +13,15 @@ from kubernetes.client import ApiClient
 from holdfast_operator import container
 from holdfast_operator.api.names import Kind
 from holdfast_operator.api.spark import SparkPod, SparkTemplate
-from holdfast_operator.engine.kube import Forbidden, Kube, KubeError, NotServed, ObjectKey, ResourceType
+from holdfast_operator.engine.kube import (
+    EVENTS,
+    Forbidden,
+    Kube,
+    KubeError,
+    NotServed,
+    ObjectKey,
+    ResourceType,
+)
 from holdfast_operator.sparkapps import apache, job, kubeflow
 from holdfast_operator.sparkapps.adapter import (
     AppPhase,
@@ -560,6 +568,35 @@ def test_what_a_pod_says_of_why_it_does_not_run(pod: Json, reason: str | None) -
     assert job.pod_reason(pod) == reason
 
 
+QUOTA = "exceeded quota: full, requested: pods=1,requests.cpu=1, used: pods=2,requests.cpu=3, limited: pods=2"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            f'Error creating: pods "x-1-abcde" is forbidden: {QUOTA}',
+            "exceeded quota: full, requested: pods=1,requests.cpu=1, limited: pods=2",
+        ),
+        (
+            '(combined from similar events): Error creating: pods "x" is forbidden: violates "it"',
+            'violates "it"',
+        ),
+        (
+            'Error creating: admission webhook "w" denied the request: no',
+            'admission webhook "w" denied the request: no',
+        ),
+    ],
+)
+def test_what_refuses_a_pod_is_told_without_what_changes_at_each_try(message: str, reason: str) -> None:
+    events = [
+        {"lastTimestamp": "2026-01-02T00:00:05Z", "message": message},
+        {"lastTimestamp": "2026-01-02T00:00:01Z", "message": "an earlier one"},
+    ]
+    assert job.refusal_of(events) == reason
+    assert job.refusal_of([]) is None
+
+
 class Serving(Kube):
     """Serves some types, each empty at first."""
 
@@ -603,6 +640,23 @@ def test_a_plain_job_that_its_deadline_ended_says_which_and_not_how_its_pod_died
         (AppPhase.FAILED, "it did not end within 60 s (attemptDeadline)"),
         (AppPhase.FAILED, "its driver ended with exit code 143, Error"),
     ]
+
+
+def test_a_plain_job_without_a_pod_names_what_refuses_it_if_the_role_may_read_its_events() -> None:
+    kube = Serving(JOBS, job.PODS)
+    kube.refusal = Forbidden
+    asyncio.run(JobAdapter(kube).launch(LAUNCH))
+    (made,) = kube.there[JOBS.path("ns")]
+    made["status"] = {"startTime": "2026-01-02T00:00:00Z"}
+    told = [app.message for app in observe(JobAdapter(kube))]
+    kube.there[EVENTS.path("ns")] = []
+    told += [app.message for app in observe(JobAdapter(kube))]
+    kube.there[EVENTS.path("ns")] = [{"message": f'Error creating: pods "x" is forbidden: {QUOTA}'}]
+    told += [app.message for app in observe(JobAdapter(kube))]
+    made["status"]["active"] = 1
+    told += [app.message for app in observe(JobAdapter(kube))]
+    quota = "exceeded quota: full, requested: pods=1,requests.cpu=1, limited: pods=2"
+    assert told == [NO_POD, NO_POD, f"its pod is refused: {quota}", ""]
 
 
 @pytest.mark.parametrize(
