@@ -25,6 +25,7 @@ import os
 import random
 import signal
 import socket
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -677,6 +678,9 @@ class Operator:
         self._metrics.queue_depth.set(self._queue.depth)
         self._metrics.queue_oldest.set(self._queue.oldest_wait)
         self._metrics.breakers_open.set(self._pool.left_alone)
+        down = Counter(path.rpartition("/")[2] for path in self._informer.down())
+        for kind in Kind:
+            self._metrics.watches_down.labels(kind.plural).set(down[kind.plural])
         phases = self._cache.phases()
         for kind, phase in itertools.product(Kind, Phase):
             self._metrics.objects.labels(kind.value, phase.value).set(phases[kind, phase])

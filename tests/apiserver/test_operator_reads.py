@@ -175,12 +175,14 @@ def test_nothing_is_known_while_a_watch_is_down(
         begin()
         api.cut()
         world.settle(lambda now=times: count("no watch works for") > now, operator.log.read_text)
+        assert operator.metric("holdfast_watches_down") > 0
         before = api.reads["get storagecollections"]
         world.settle(
             lambda now=before: api.reads["get storagecollections"] > now + 2, lambda: str(dict(api.reads))
         )
         end()
         world.settle(lambda now=times: count("all watches work again") > now, operator.log.read_text)
+        assert operator.metric("holdfast_watches_down") == 0
 
 
 @pytest.mark.long

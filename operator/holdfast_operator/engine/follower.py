@@ -7,7 +7,7 @@ Invariants
 - The server selects the objects by label. A cluster has many other Jobs and pods.
 - A watch that was cut continues where it was. If its version is too old, everything is listed again.
 - After a watch has failed, nothing is known until one delivers something: an event, or the line that the
-  server sends each minute. A watch without a line for 90 seconds has failed.
+  server sends each minute. A watch without a line for `SILENCE_SECONDS` has failed.
 - A type that isn't served, or that the role doesn't allow to watch, is tried again from time to time. While
   it can't be watched, `Kube.list` requests it each time.
 """
@@ -37,6 +37,7 @@ from holdfast_operator.engine.kube import (
     retry_after,
 )
 from holdfast_operator.engine.schedule import Backoff
+from holdfast_operator.engine.watches import SILENCE_SECONDS
 
 Json = dict[str, Any]
 OnChange = Callable[[ResourceType, Json], None]
@@ -45,8 +46,6 @@ OnChange = Callable[[ResourceType, Json], None]
 log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS: Final = 10.0
-_SILENCE_SECONDS: Final = 90.0
-"""A watch without any line for so long is dead. The server sends a bookmark each minute."""
 _WATCH_SECONDS: Final = 300
 _UNSERVED_SECONDS: Final = 10.0
 _FORBIDDEN_SECONDS: Final = 60.0
@@ -176,7 +175,7 @@ class Follower:
         headers = {"Accept": "application/json"}
         if token := found.get_api_key_with_prefix("BearerToken"):
             headers["Authorization"] = token
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         url = found.host.rstrip("/") + self._type.path(self._namespace)
         async with session.get(url, params=query, headers=headers, timeout=timeout) as response:
             if response.status != 200:

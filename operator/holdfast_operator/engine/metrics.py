@@ -137,6 +137,12 @@ class Metrics:
             "Times that the watches ended by themselves and were restarted.",
             registry=self.registry,
         )
+        self.watches_down = Gauge(
+            "holdfast_watches_down",
+            "Watches of the API server that don't work, by resource (of Holdfast's own kinds).",
+            ["resource"],
+            registry=self.registry,
+        )
         self.leader = Gauge(
             "holdfast_leader",
             "1 if this process leads, 0 if it stands by until another one loses the Lease.",
