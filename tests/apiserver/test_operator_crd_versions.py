@@ -1,26 +1,39 @@
-"""CRDs that are installed after the operator, and CRDs of another version, on a control plane of its own."""
+"""CRDs that are installed after the operator, and CRDs and operators of another version.
+
+They have a control plane of their own.
+"""
 
 import itertools
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 import yaml
 
+from apiserver.test_operator_snapshot import READY, snapshot
 from holdfast_operator.api.names import API_VERSION, FINALIZER, Kind
 from testbed import audit, docpages
 from testbed.audit import Asked
-from testbed.errors import KubectlError
+from testbed.children import plain_path
+from testbed.earlier import unpacked
+from testbed.errors import KubectlError, Unavailable
 from testbed.kube import ControlPlane
 from testbed.objects import Objects
 from testbed.operatorprocess import OperatorProcess
 from testbed.pages import blocks
-from testbed.sparkoperator import APACHE, install_crd
+from testbed.require import Tier, required
+from testbed.sparkoperator import APACHE, Misbehaviour, SparkOperatorStandIn, install_crd
 
 pytestmark = pytest.mark.kube
 
@@ -29,7 +42,20 @@ FROZEN = Path(__file__).parents[1] / "unit" / "operator" / "api" / "frozen"
 """The CRDs of the last release: see `test_shape.py`."""
 COLLECTIONS = "holdfast.dev_storagecollections.yaml"
 NAMESPACE = "versions"
+EARLIER: Final = "04ffbe683e16fbe2ab8e70c92497b8990a550aa9"
+"""The commit that froze the CRDs. Once there is a release, it is that of the last one."""
+BEFORE, UPGRADED, BACK = "before", "upgraded", "back"
+"""The users of the API server that the operators of an upgrade and a rollback are."""
+LEASE: Final = (
+    "--storage-shared",
+    "--lease",
+    "--lease-duration=3",
+    "--lease-renew-deadline=2",
+    "--lease-retry-period=0.5",
+)
 Make = Callable[..., dict[str, Any]]
+Conditions = frozenset[tuple[str, str, str]]
+"""Type, status and message of each."""
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +66,30 @@ def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plane(log_folder: Path) -> Iterator[ControlPlane]:
     """A control plane without our CRDs, which writes down what it is asked for."""
-    with ControlPlane.start(apiserver_flags=audit.flags(log_folder)) as cluster:
+    users = dict.fromkeys((BEFORE, UPGRADED, BACK), "system:masters")
+    with ControlPlane.start(apiserver_flags=audit.flags(log_folder), users=users) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def control_plane(plane: ControlPlane) -> ControlPlane:
+    """The one of `world`."""
+    return plane
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> dict[str, str]:
+    """The environment of an operator of an earlier commit."""
+    try:
+        path = plain_path(*unpacked(EARLIER, tmp_path / "earlier"))
+    except Unavailable as error:
+        if Tier.KUBE in required(os.environ):
+            raise
+        pytest.skip(str(error))
+    program = [sys.executable, "-c", "import holdfast_operator; print(holdfast_operator.__file__)"]
+    imported = subprocess.run(program, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    assert imported.stdout.startswith(str(tmp_path))
+    return {"PYTHONPATH": path}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +133,10 @@ def install(plane: ControlPlane, crd: dict[str, Any]) -> None:
     # Before anybody has written a status, `--for=condition` is an error.
     plane.kubectl("wait", "--for=jsonpath={.status.conditions}", f"crd/{name}", "--timeout=60s")
     plane.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+
+
+def definitions(folder: Path) -> list[dict[str, Any]]:
+    return [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("holdfast.dev_*.yaml"))]
 
 
 def make(plane: ControlPlane, body: dict[str, Any]) -> None:
@@ -200,9 +252,7 @@ def test_the_crds_of_the_last_release_take_the_objects_of_today_and_the_other_wa
     asked = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     dry = ("create", "--dry-run=server", "--validate=warn", "-n", "default", "-o", "name", "-f", "-")
     for folder in (FROZEN, CRDS):
-        plane.apply(
-            *(yaml.safe_load(path.read_text()) for path in sorted(folder.glob("holdfast.dev_*.yaml")))
-        )
+        plane.apply(*definitions(folder))
         # A changed CRD isn't served at once, so what it refuses is asked for once more.
         try:
             made = plane.kubectl(*dry, stdin=asked)
@@ -210,6 +260,116 @@ def test_the_crds_of_the_last_release_take_the_objects_of_today_and_the_other_wa
             threading.Event().wait(5.0)
             made = plane.kubectl(*dry, stdin=asked)
         assert len(made.splitlines()) == len(objects)
+
+
+class History:
+    """What the statuses of a namespace show from now on."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self._plane = plane
+        self._lists = [f"/apis/{API_VERSION}/namespaces/{namespace}/{kind.plural}" for kind in Kind]
+        self._begin = self._get(self._lists)
+
+    def _get(self, paths: Sequence[str]) -> list[str]:
+        with ThreadPoolExecutor() as threads:
+            return list(threads.map(lambda path: self._plane.kubectl("get", "--raw", path), paths))
+
+    def shown(self) -> dict[str, list[Conditions]]:
+        """The conditions of each object, one after the other."""
+        begins = [json.loads(text) for text in self._begin]
+        versions = [begin["metadata"]["resourceVersion"] for begin in begins]
+        query = "watch=true&timeoutSeconds=1&resourceVersion"
+        events = self._get(
+            [f"{path}?{query}={since}" for path, since in zip(self._lists, versions, strict=True)]
+        )
+        bodies = [body for begin in begins for body in begin["items"]]
+        bodies += [json.loads(line)["object"] for text in events for line in text.splitlines()]
+        shown: dict[str, list[Conditions]] = {}
+        for body in bodies:
+            conditions = body.get("status", {}).get("conditions", [])
+            now = frozenset((each["type"], each["status"], each["message"]) for each in conditions)
+            before = shown.setdefault(f"{body['kind']}/{body['metadata']['name']}", [])
+            if before[-1:] != [now]:
+                before.append(now)
+        return shown
+
+
+@pytest.mark.long
+def test_an_upgrade_and_a_rollback_let_no_two_act_and_the_next_one_goes_on_with_the_jobs(
+    plane: ControlPlane,
+    operator: OperatorProcess,
+    world: Any,
+    earlier: dict[str, str],
+    log_folder: Path,
+    make_catalog: Make,
+    make_collection: Make,
+    tmp_path: Path,
+) -> None:
+    """The CRDs are as old as the first operator, and then as new as its successor, also after a rollback."""
+
+    def start(user: str, environment: dict[str, str] | None = None) -> OperatorProcess:
+        through = ControlPlane(kubeconfig=plane.users[user], server=plane.server)
+        started: OperatorProcess = world.start(*LEASE, through=through, environment=environment)
+        return started
+
+    def rests() -> bool:
+        were = world.versions()
+        world.operators[-1].wait_for_looks(6)
+        return bool(world.versions() == were)
+
+    install_crd(plane)
+    plane.apply(*definitions(FROZEN))
+    driver = SparkOperatorStandIn(
+        plane.kubeconfig,
+        namespace=world.namespace,
+        log_dir=tmp_path / "spark",
+        misbehave=lambda _: Misbehaviour.HANG,
+    )
+    with driver:
+        before = start(BEFORE, earlier)
+        there = make_catalog()
+        world.apply(there, make_collection())
+        world.wait_ready("catalog/demo", "coll/flights")
+        with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+            writer = controller.writer(world.status("coll/flights")["collectionId"], purpose="test")
+            writer.append(pa.table({"id": [1], "note": ["x"]}), writer.upper(), 11)
+        world.apply(snapshot("first", tmp_path / "out"))
+        world.wait_for("collsnap/first", READY, "SnapshotRunning")
+        world.objects.wait_for_any("collsnap/first", ".status.job.application")
+        job = world.status("collsnap/first")["job"]
+        plane.apply(*definitions(CRDS))
+        upgraded = start(UPGRADED)
+        upgraded.wait_until_it_says("standing by")
+        upgraded.wait_until_it_says("all resources are listed")
+        history = History(plane, world.namespace)
+        os.kill(before.child.pid, signal.SIGTERM)
+        assert before.child.wait(timeout=60) == 0
+        world.wait_for("catalog/demo", ".status.epoch", 2)
+        world.settle(rests, lambda: str(world.versions()))
+        assert world.status("collsnap/first")["job"] == job
+        (app,) = world.objects.list("sparkapplications")
+        assert app["metadata"]["name"] == job["application"]
+        world.objects.delete(f"sparkapplications/{job['application']}")
+        world.wait_for("collsnap/first", READY, "SnapshotRetrying")
+
+        back = start(BACK, earlier)
+        back.wait_until_it_says("standing by")
+        upgraded.child.kill()
+        world.wait_for("catalog/demo", ".status.epoch", 3)
+        world.wait_for("collsnap/first", READY, "SnapshotRunning")
+        world.settle(rests, lambda: str(world.versions()))
+        last = world.status("collsnap/first")["job"]
+        assert (last["jobId"], last["attempt"]) == (job["jobId"], 2)
+    shown = history.shown()
+    assert {what.partition("/")[0] for what in shown} == set(Kind) - {Kind.CATALOG_MIGRATION}
+    # No status comes back. Only the epoch of the Catalog and the attempts of the job change.
+    assert all(len(each) == len(set(each)) for each in shown.values()), shown
+    assert len(shown["StorageCollection/flights"]) == 1
+    ready = {each[:2] for now in shown["Catalog/demo"] for each in now if each[0] == "Ready"}
+    assert ready == {("Ready", "True")}
+    acted = [user for user, _ in audit.changes(log_folder, world.namespace) if user in plane.users]
+    assert [user for user, _ in itertools.groupby(acted)] == [BEFORE, UPGRADED, BACK]
+    world.stop()
 
 
 @pytest.mark.long

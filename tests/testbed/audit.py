@@ -6,9 +6,10 @@ Invariants
 """
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _POLICY: Final = "audit-policy.json"
 _LOG: Final = "audit.log"
@@ -52,6 +53,17 @@ def flags(folder: Path, *, reads: bool = True) -> list[str]:
     ]
 
 
+def changes(folder: Path, namespace: str) -> Iterator[tuple[str, Asked]]:
+    """Each change of an object in a namespace, in order, and who made it. Not those of Leases."""
+    for line in (folder / _LOG).read_text().split("\n")[:-1]:
+        event = json.loads(line)
+        about = event.get("objectRef") or {}
+        if about.get("namespace") == namespace and event["verb"] not in READS:
+            asked = _asked(event)
+            if asked.resource != "leases":
+                yield event["user"].get("username", ""), asked
+
+
 def requests(folder: Path, user: str) -> list[Request]:
     """What a user asked for so far about resources."""
     found = []
@@ -62,8 +74,12 @@ def requests(folder: Path, user: str) -> list[Request]:
         # A request that wasn't let in has no user name.
         if about is None or event["user"].get("username") != user or "resource" not in about:
             continue
-        sub = f"/{about['subresource']}" if about.get("subresource") else ""
-        asked = Asked(about.get("apiGroup", ""), about["resource"] + sub, event["verb"])
         code = event.get("responseStatus", {}).get("code", 0)
-        found.append(Request(asked, about.get("namespace", ""), about.get("name", ""), code))
+        found.append(Request(_asked(event), about.get("namespace", ""), about.get("name", ""), code))
     return found
+
+
+def _asked(event: Mapping[str, Any]) -> Asked:
+    about = event["objectRef"]
+    sub = f"/{about['subresource']}" if about.get("subresource") else ""
+    return Asked(about.get("apiGroup", ""), about["resource"] + sub, event["verb"])

@@ -1,4 +1,4 @@
-"""An earlier commit of Holdfast: a wheel of that commit in a venv of its own.
+"""An earlier commit of Holdfast: a wheel of that commit in a venv of its own, or only its sources.
 
 The wheel is built once and stays in the cache folder. The venv uses the dependencies of this environment.
 Only Holdfast itself is the earlier one.
@@ -66,10 +66,20 @@ def _wheel(commit: str) -> Path:
         return next(folder.glob("*.whl"))
 
 
-def _packed(commit: str) -> bytes:
+def unpacked(commit: str, folder: Path) -> tuple[Path, Path]:
+    """Write the sources of a commit into a folder, and return where its library and its operator are.
+
+    A process with both in its `PYTHONPATH` imports them instead of this repository's. Raises `Unavailable`.
+    """
+    with tarfile.open(fileobj=BytesIO(_packed(commit, ("catalog", "operator")))) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "catalog", folder / "operator"
+
+
+def _packed(commit: str, parts: Sequence[str] = _PARTS) -> bytes:
     shallow = "the clone has no history: fetch it with 'git fetch --unshallow'"
     try:
-        return _run(["git", "-C", _ROOT, "archive", "--format=tar", commit, "--", *_PARTS])
+        return _run(["git", "-C", _ROOT, "archive", "--format=tar", commit, "--", *parts])
     except Unavailable as error:
         raise Unavailable(f"commit {commit} is not in this repository; {shallow} ({error})") from None
 
