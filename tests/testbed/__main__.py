@@ -14,16 +14,23 @@ import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from testbed import build, go, kafka, node, require
+from testbed import build, chromium, go, kafka, node, require
 from testbed.cache import cache_folder
 from testbed.errors import ControlPlaneError, KubectlError, Unavailable
 from testbed.kube import ControlPlane
 from testbed.require import Tier
 
 _CAN_NOT = 3
+_IMPOSSIBLE: dict[Tier, Callable[[], str | None]] = {
+    Tier.KAFKA: kafka.impossible,
+    Tier.BROWSER: chromium.impossible,
+    Tier.NODE: node.impossible,
+}
+"""The tiers that not every machine can have. Each function returns the reason, or None."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("build", help="build the binaries of all tiers into the cache folder")
     commands.add_parser("doctor", help="say what is here and what is missing")
     can = commands.add_parser("can", help="say why this machine can't have a tier; exit code 3 then")
-    can.add_argument("tier", choices=[Tier.KAFKA.value, Tier.NODE.value])
+    can.add_argument("tier", choices=[tier.value for tier in _IMPOSSIBLE])
     spark_operator = commands.add_parser(
         "spark-operator", help="run the drivers of SparkApplications on this machine until Ctrl-C"
     )
@@ -52,14 +59,15 @@ def main(arguments: list[str] | None = None) -> int:
                 return _up(options.folder, with_spark=options.spark_operator)
             case "build":
                 build.ensure((*build.needed(), build.MINIO, build.HELM, build.CRANE))
-                lack = kafka.impossible()
-                if lack:
-                    print(f"testbed: no kafka: {lack}", file=sys.stderr)
-                else:
-                    kafka.provide()
+                for tier in (Tier.KAFKA, Tier.BROWSER):
+                    lack = _IMPOSSIBLE[tier]()
+                    if lack:
+                        print(f"testbed: no {tier}: {lack}", file=sys.stderr)
+                    else:
+                        require.provide(tier)
                 return 0
             case "can":
-                why = kafka.impossible() if options.tier == Tier.KAFKA else node.impossible()
+                why = _IMPOSSIBLE[Tier(options.tier)]()
                 print(why or "yes")
                 return _CAN_NOT if why else 0
             case "doctor":

@@ -30,6 +30,7 @@ import pytest
 from testbed import spark
 from testbed.cache import locked
 from testbed.children import plain_path
+from testbed.chromium import Chromium
 from testbed.errors import Unavailable
 from testbed.kafka import Kafka
 from testbed.kube import ControlPlane
@@ -44,6 +45,7 @@ from testbed.require import VARIABLE, Tier, missing, provide, required
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
+    from playwright.sync_api import Browser
 
     from testbed.spread import Spread
 
@@ -62,28 +64,29 @@ class _Stops(Protocol):
 _C = TypeVar("_C", bound=_Stops)
 
 
-class _Cluster(Generic[_C]):
-    """The cluster of this process. It stops before a test that does not use it, as idling costs too."""
+class _Server(Generic[_C]):
+    """What this process runs for one tier. It stops before a test that does not use it, as idling costs too."""
 
     def __init__(self, start: Callable[[], _C]) -> None:
         self._start = start
         self._running: _C | None = None
 
     def get(self) -> _C:
-        """Return the running cluster, or start one."""
+        """Return the running one, or start one."""
         if self._running is None:
             self._running = self._start()
         return self._running
 
     def let_go(self) -> None:
-        """Stop the cluster if this process started it. The next `get` starts a new one."""
+        """Stop it if this process started it. The next `get` starts a new one."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()
 
 
-_CLUSTER = pytest.StashKey[_Cluster[ControlPlane]]()
-_NODE = pytest.StashKey[_Cluster[NodeCluster]]()
+_CLUSTER = pytest.StashKey[_Server[ControlPlane]]()
+_NODE = pytest.StashKey[_Server[NodeCluster]]()
+_BROWSER = pytest.StashKey[_Server[Chromium]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -109,10 +112,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REFUSALS] = Refusals(
         Path(config.option.basetemp).parent / "refusals.json" if is_worker else None
     )
-    config.stash[_CLUSTER] = _Cluster(ControlPlane.from_environment)
+    config.stash[_CLUSTER] = _Server(ControlPlane.from_environment)
     config.add_cleanup(config.stash[_CLUSTER].let_go)
-    config.stash[_NODE] = _Cluster(NodeCluster.start)
+    config.stash[_NODE] = _Server(NodeCluster.start)
     config.add_cleanup(config.stash[_NODE].let_go)
+    config.stash[_BROWSER] = _Server(Chromium.start)
+    config.add_cleanup(config.stash[_BROWSER].let_go)
     config.stash[_GIVEN_PATH] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 
 
@@ -180,6 +185,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         item.config.stash[_CLUSTER].let_go()
     if Tier.NODE not in tiers:
         item.config.stash[_NODE].let_go()
+    if Tier.BROWSER not in tiers:
+        item.config.stash[_BROWSER].let_go()  # its event loop is in the way of others
     given = item.config.stash[_GIVEN_PATH]
     # Tests of the API server run Spark too.
     if Tier.SPARK not in tiers and Tier.KUBE not in tiers:
@@ -255,6 +262,15 @@ def node(request: pytest.FixtureRequest) -> NodeCluster:
     The next test without this tier stops the cluster, so tests of the tier should follow one another.
     """
     return request.config.stash[_NODE].get()
+
+
+@pytest.fixture
+def chromium(request: pytest.FixtureRequest) -> "Browser":
+    """The browser of this process. Mark the test `browser`.
+
+    The next test without this tier ends the browser, so tests of the tier should follow one another.
+    """
+    return request.config.stash[_BROWSER].get().browser
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Shows which tiers the machine has, and which tiers a run requires.
 
-`HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm,kafka,node` names required tiers: their tests fail if the tier
-is missing. Tests of other missing tiers are skipped.
+`HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm,kafka,browser,node` names required tiers: their tests fail if
+the tier is missing. Tests of other missing tiers are skipped.
 """
 
 import os
@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
-from testbed import build, kafka, node, postgres, spark
+from testbed import build, chromium, kafka, node, postgres, spark
 from testbed.errors import Unavailable
 
 VARIABLE = "HOLDFAST_REQUIRE"
@@ -25,6 +25,7 @@ class Tier(StrEnum):
     S3 = "s3"
     HELM = "helm"
     KAFKA = "kafka"
+    BROWSER = "browser"
     NODE = "node"
 
     @property
@@ -42,6 +43,8 @@ class Tier(StrEnum):
                 return "needs Helm, which the test bed builds"
             case Tier.KAFKA:
                 return "needs Java and Maven, to run a Kafka broker on this machine"
+            case Tier.BROWSER:
+                return "needs Chromium and the package playwright, to look at pages"
             case Tier.NODE:
                 return "needs a Kubernetes node that runs pods, which the test bed starts as root"
             case _:
@@ -78,6 +81,8 @@ def missing(tier: Tier, env: Mapping[str, str] | None = None) -> str | None:
             return _not_built(*unbuilt) if unbuilt else None
         case Tier.KAFKA:
             return kafka.missing(env)
+        case Tier.BROWSER:
+            return chromium.missing(env)
         case Tier.NODE:
             unbuilt = build.unbuilt((*build.needed(), *build.NODE))
             return node.missing() or (_not_built(*unbuilt) if unbuilt else None)
@@ -95,6 +100,8 @@ def provide(tier: Tier) -> None:
         build.ensure((build.HELM, build.CRANE))
     if tier is Tier.KAFKA:
         kafka.provide()
+    if tier is Tier.BROWSER:
+        chromium.provide()
     if tier is Tier.POSTGRES:
         postgres.provide()
     if tier is Tier.NODE:

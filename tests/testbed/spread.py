@@ -2,8 +2,9 @@
 
 Invariants
 - One process runs all tests of a unit. The tests of Spark are one unit, because its session is slow to start.
-  The tests of a node are one unit, because a machine has one node. Otherwise a unit is a file. So the
-  fixtures of a module are made once, as in a run without `-n`.
+  The tests of a node are one unit, because a machine has one node. The tests of pages are one unit, because
+  they share a browser and what it looks at. Otherwise a unit is a file. So the fixtures of a module are made
+  once, as in a run without `-n`.
 - A process runs the tests of an API server one after another, and then stops its server.
 - The longest units begin first, so that the processes end at the same time. Inside a unit, tests run in the
   order of a run without `-n`.
@@ -16,10 +17,13 @@ from typing import Any, Final
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-PIECES: Final = ("tests/spark", "tests/cluster")
+PIECES: Final = ("tests/spark", "tests/cluster", "tests/browser")
 """Folders that are one unit."""
 _CLUSTER: Final = ("tests/crash/test_killed_operators.py", "tests/apiserver", "tests/helm")
-FIRST: Final = (*PIECES, *_CLUSTER, "tests/sim", "tests/moves", "tests/crash", "tests/conformance")
+FIRST: Final = (
+    *("tests/spark", "tests/cluster", *_CLUSTER, "tests/browser"),
+    *("tests/sim", "tests/moves", "tests/crash", "tests/conformance"),
+)
 """What takes longest in one piece; the many short files are left to even out the end."""
 _FEW_AND_LONG: Final = (
     "_model.py",

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed import kafka, node
+from testbed import chromium, kafka, node
 from testbed.__main__ import main
 from testbed.errors import Unavailable
+from testbed.require import Tier, missing, provide
 
 
 def test_who_is_not_root_can_have_no_node(
@@ -59,3 +60,21 @@ def test_jars_that_maven_can_not_get_leave_no_folder_and_its_words(
         kafka.provide()
     assert [each.name for each in (tmp_path / "cache" / "testbed").iterdir()] == [".kafka.lock"]
     assert kafka.missing() is not None
+
+
+def test_who_can_install_nothing_can_have_no_browser(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["can", "browser"]) == 3
+    told = "Chromium is missing: install it, such as with apt-get install chromium-headless-shell"
+    assert capsys.readouterr().out == f"{told}\n"
+    assert missing(Tier.BROWSER) == told
+    with pytest.raises(Unavailable, match="only root on Debian can install chromium-headless-shell"):
+        provide(Tier.BROWSER)
+    browser = tmp_path / "chromium"
+    browser.touch(mode=0o755)
+    assert chromium.find() == browser
+    assert main(["can", "browser"]) == 0
+    provide(Tier.BROWSER)

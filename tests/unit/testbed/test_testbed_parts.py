@@ -126,6 +126,7 @@ def test_spark_with_an_old_java_says_what_to_install(tmp_path: Path) -> None:
         ("", set()),
         ("kube", {Tier.KUBE}),
         (" kube, spark,", {Tier.KUBE, Tier.SPARK}),
+        ("browser", {Tier.BROWSER}),
         ("postgres", {Tier.POSTGRES}),
         ("s3", {Tier.S3}),
     ],
