@@ -25,7 +25,7 @@ SCRIPT = "<script>document.title='owned'</script>"
 IMAGE = "<img src=x onerror=\"document.title='owned'\">"
 ODD = f"über „alles“ {SCRIPT} & 'more' 100%/2 #?"
 """A name that a page must escape, in text and in addresses."""
-SECRET = "kTq7-planted-secret"  # noqa: S105 - planted, to look for it
+SECRET = "kTq7-planted-secret"
 ORDERS = 600
 MINUTE = 60_000
 _ITEMS = ("apple", "pear", "plum", "quince", "medlar", "cherry")
@@ -54,7 +54,7 @@ def _orders(controller: StorageController) -> None:
     """A table with a history of six hours, a new writer, and two holds."""
     schema = Schema.of(
         {"id": "int64"},
-        {"item": "string", "count": "int32?", "price": "decimal(10,2)?", "placed": "timestamp(ms,UTC)"},
+        {"item": "string", "count": "int32?", "price": "decimal128(10,2)?", "placed": "timestamp(ms,UTC)"},
     )
     controller.create_collection(CollectionSpec("orders", "orders", schema, shards=3))
     writer = controller.writer("orders", purpose="checkout")
@@ -116,7 +116,13 @@ def _odd(client: PersistClient) -> None:
         long = "a very long name of a column that no header should cut in the middle"
         table.append(
             [
-                {"id": -1, SCRIPT: IMAGE, long: 1e-9, "nested": {"x": 1.5, "tags": [SCRIPT]}, "raw": b"\0\xff"},
+                {
+                    "id": -1,
+                    SCRIPT: IMAGE,
+                    long: 1e-9,
+                    "nested": {"x": 1.5, "tags": [SCRIPT]},
+                    "raw": b"\0\xff",
+                },
                 {"id": 2**60, SCRIPT: "word " * 200, long: -1234567.25, "nested": None, "raw": None},
                 {"id": 3, SCRIPT: None, long: None, "nested": {"x": 0.0, "tags": []}, "raw": b""},
                 {"id": 4, SCRIPT: "שלום ‮ 你好\n\ttab", long: float("nan"), "nested": None, "raw": b"x" * 500},
@@ -166,7 +172,9 @@ def _catalog(client: PersistClient) -> None:
                 user="grace",
             )
         )
-        catalog.ensure_item("holdfast", "public", "orders", definition="CREATE TABLE orders (id bigint, item text)")
+        catalog.ensure_item(
+            "holdfast", "public", "orders", definition="CREATE TABLE orders (id bigint, item text)"
+        )
         catalog.ensure_item("holdfast", "public", "old_orders")
         catalog.drop_item("holdfast", "public", "old_orders")
         catalog.set_setting("colour", "red")

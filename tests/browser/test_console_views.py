@@ -4,18 +4,14 @@ Each test keeps screenshots: look at them after a change (docs/how-to/run-the-te
 """
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
 
-import holdfast
 from browser import shop
 
 if TYPE_CHECKING:
-    from browser.conftest import RunningConsole
     from browser.looking import Look
 
 pytestmark = pytest.mark.browser

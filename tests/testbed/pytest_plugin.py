@@ -65,7 +65,7 @@ _C = TypeVar("_C", bound=_Stops)
 
 
 class _Server(Generic[_C]):
-    """What this process runs for one tier. It stops before a test that does not use it, as idling costs too."""
+    """What this process runs for a tier. It stops before a test that does not use it, as idling costs too."""
 
     def __init__(self, start: Callable[[], _C]) -> None:
         self._start = start
