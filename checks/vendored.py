@@ -1,7 +1,8 @@
 """The files from npm that the repository contains: `python checks/vendored.py [--renew]`.
 
-A `VENDORED.toml` in each folder names the packages, their versions, and the hashes of their files. The program
-fails if a folder has another content. `--renew` gets the packages with npm, and writes files and hashes.
+A `VENDORED.toml` in each folder names the packages, their versions, and the hashes of their files. The
+program fails if a folder has another content. `--renew` gets the packages with npm, and writes files and
+hashes.
 """
 
 import base64

@@ -12,6 +12,8 @@ SCREENSHOTS: Final = Path(__file__).parents[2] / "screenshots"
 DESKTOP: Final = {"width": 1280, "height": 900}
 PHONE: Final = {"width": 390, "height": 844}
 PATIENCE_MS: Final = 10_000
+_WIDTHS: Final = """() => ({page: document.documentElement.scrollWidth,
+                        window: document.documentElement.clientWidth})"""
 _OVERFLOWING: Final = """() => [...document.querySelectorAll("body *")]
   .filter((each) => each.getBoundingClientRect().right > document.documentElement.clientWidth + 1
                     && !each.closest("[data-scrolls], .scroll"))
@@ -19,7 +21,8 @@ _OVERFLOWING: Final = """() => [...document.querySelectorAll("body *")]
   .map((each) => each.outerHTML.slice(0, 120))"""
 _VIOLATIONS: Final = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations.map(
   (each) => `${each.id}: ${each.help}: ${each.nodes.slice(0, 4).map(
-    (node) => node.html.slice(0, 160) + " | " + (node.any[0]?.message ?? node.failureSummary)).join("; ")}`)"""
+    (node) => node.html.slice(0, 160) + " | " + (node.any[0]?.message ?? node.failureSummary)
+  ).join("; ")}`)"""
 
 
 class Look:
@@ -75,9 +78,7 @@ class Look:
 
     def overflowing(self) -> list[str]:
         """What makes the page wider than the window."""
-        widths: Mapping[str, int] = self.page.evaluate(
-            "() => ({page: document.documentElement.scrollWidth, window: document.documentElement.clientWidth})"
-        )
+        widths: Mapping[str, int] = self.page.evaluate(_WIDTHS)
         if widths["page"] <= widths["window"]:
             return []
         wide: list[Any] = self.page.evaluate(_OVERFLOWING)

@@ -1,4 +1,4 @@
-"""What people do with the console: with the keyboard, in another theme, with a command, and while data comes."""
+"""What people do with the console: use the keyboard, change the theme, copy a command, watch data come."""
 
 import re
 from collections.abc import Callable

@@ -24,6 +24,9 @@ VIEWS = {
     "collection-handed-over": (f"{SHOP}/collections/products", "r3"),
     "collection-fed": (f"{SHOP}/collections/clicks", "tuesday.jsonl"),
     "collection-empty": (f"{SHOP}/collections/returns", "returns"),
+    "shards": (f"{SHOP}/shards", "orders"),
+    "migrations": ("/migrations", "migration"),
+    "activity": ("/activity", "orders"),
     "collection-odd": (f"{SHOP}/collections/{ODD}", "<script>"),
 }
 
