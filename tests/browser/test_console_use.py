@@ -116,7 +116,7 @@ def test_an_address_without_a_token_shows_what_to_do(chromium: "Browser", consol
     ("name", "path", "status", "says"),
     [
         ("unknown-collection", "/locations/shop/collections/none", 404, "none"),
-        ("unknown-location", "/locations/none/collections/orders", 404, "no location of this name"),
+        ("unknown-location", "/locations/none/collections/orders", 404, "the overview lists the locations"),
         ("unknown-page", "/nothing", 404, "There is nothing here"),
     ],
 )
