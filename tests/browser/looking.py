@@ -73,8 +73,9 @@ class Look:
         """Check that the page logged nothing, ran no script of others, and asked only the console."""
         expect(self.page).not_to_have_title("owned")
         known = f"error: Failed to load resource: the server responded with a status of {self._refused}"
-        assert [each for each in self.messages if not self._refused or not each.startswith(known)] == []
-        assert self.foreign == []
+        found = [each for each in self.messages if not self._refused or not each.startswith(known)]
+        found += [f"asked {each}" for each in self.foreign]
+        assert not found, "\n".join(found)
 
     def overflowing(self) -> list[str]:
         """What makes the page wider than the window."""
