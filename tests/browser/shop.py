@@ -25,7 +25,6 @@ SCRIPT = "<script>document.title='owned'</script>"
 IMAGE = "<img src=x onerror=\"document.title='owned'\">"
 ODD = f"über „alles“ {SCRIPT} & 'more' 100%/2 #?"
 """A name that a page must escape, in text and in addresses."""
-SECRET = "kTq7-planted-secret"
 ORDERS = 600
 MINUTE = 60_000
 _ITEMS = ("apple", "pear", "plum", "quince", "medlar", "cherry")

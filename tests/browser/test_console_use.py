@@ -117,7 +117,12 @@ def test_an_address_without_a_token_shows_what_to_do(chromium: "Browser", consol
     [
         ("unknown-collection", "/locations/shop/collections/none", 404, "none"),
         ("unknown-location", "/locations/none/collections/orders", 404, "the overview lists the locations"),
-        ("bad-filter", "/locations/shop/collections/products/rows?where=nothing+%3D+1", 400, "column 'nothing'"),
+        (
+            "bad-filter",
+            "/locations/shop/collections/products/rows?where=nothing+%3D+1",
+            400,
+            "column 'nothing'",
+        ),
         ("unknown-page", "/nothing", 404, "There is nothing here"),
     ],
 )
