@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from browser.looking import Look
 
 _BOOT_SECONDS = 60.0
-_ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+)(/\S*)?")
+_ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+)/\?token=\S+")
 
 
 @dataclass(frozen=True)
