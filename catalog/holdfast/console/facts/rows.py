@@ -608,7 +608,7 @@ class Ticks:
 
 MOST_TICKS: Final = 240
 _REFINED_ROWS: Final = 200_000
-_ZOOMED_ROWS: Final = 5_000_000
+_ZOOMED_ROWS: Final = 2_000_000
 
 
 def ticks_of(reader: CollectionReader, reach: Reach, zoom: tuple[int, int] | None = None) -> Ticks:
