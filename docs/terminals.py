@@ -52,7 +52,7 @@ PICTURES: Final[Mapping[str, Picture]] = {
             "holdfast write orders noon.csv --at 2025-03-02T12:00",
             "holdfast read orders",
             "holdfast read orders --as-of 2025-03-02T09:00",
-            "holdfast diff orders --from 2025-03-02T09:00",
+            "holdfast diff orders --start 2025-03-02T09:00",
         ),
     ),
     "sql": Picture(

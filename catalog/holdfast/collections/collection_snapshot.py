@@ -102,6 +102,16 @@ class CollectionSnapshot:
                 found += files
             yield found
 
+    def kept_files(self, least_rows: int, most: int) -> list[VerifiedFile] | None:
+        """Like `files`, and open until nothing refers to them. None if there are more than `most`.
+
+        Also None if the store does not keep an open part readable after its deletion.
+        """
+        with self.files(least_rows) as found:
+            if found is None or len(found) > most or not all(each.keep() for each in found):
+                return None
+            return found
+
     def stored_columns(self, names: Sequence[str]) -> tuple[str, ...]:
         """The stored names of columns, in the same order."""
         return self._names.stored_columns(names)

@@ -5,11 +5,15 @@
   to it than to Arrow.
 - All scans have the contents of the one time, in the schema of that time.
 - The table keeps its hold until the data set is collected.
+- A relation that DuckDB reads from Parquet files refers to the data set too, in a branch without rows, which
+  DuckDB's optimizer removes. So the relation, and what is made of it, keeps the hold. The files stay open, at
+  most `_MOST_FILES` of a relation: its parts may be compacted and deleted at any time.
 """
 
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 _LEAST_ROWS: Final = 64 * 1024
 """To read the footers of parts again costs more than it saves for fewer rows."""
+_MOST_FILES: Final = 16
 
 
 class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no types
@@ -78,6 +83,34 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
         schema = pa.schema([self._arrow.field(name) for name in names])
         return _Scanner(pa.RecordBatchReader.from_batches(schema, self._rows(wanted, names)))
 
+    def relation(self, connection: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyRelation":
+        """All rows as a relation of a connection. The data set lives as long as it, and what is made of it."""
+        rows = connection.from_arrow(self)
+        by_files = self._kept_relation(connection)
+        return rows if by_files is None else by_files.union(rows.filter("false"))
+
+    def _kept_relation(
+        self, connection: "duckdb.DuckDBPyConnection"
+    ) -> "duckdb.DuckDBPyRelation | None":
+        """All rows as a relation that reads Parquet files, which stay open while this data set lives."""
+        if self._snapshot is None or self._filter is not None or not self._planned.is_plain:
+            return None
+        files = self._snapshot.kept_files(_LEAST_ROWS, _MOST_FILES)
+        if not files:
+            return None
+        import duckdb
+
+        from holdfast.tables.duckdb_files import serve_to, served
+
+        paths = served.serve(files, partial(_while_open, self._table))
+        weakref.finalize(self, served.end, paths).atexit = False
+        try:
+            serve_to(connection)
+            return self._selected(connection, paths)
+        except duckdb.Error:
+            # The connection may not read files.
+            return None
+
     @contextmanager
     def registered(
         self, connection: "duckdb.DuckDBPyConnection", name: str, served: "PartFiles | None"
@@ -102,18 +135,25 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
         if served is None or self._snapshot is None or self._filter is not None or not self._planned.is_plain:
             yield None
             return
-        from holdfast.tables.duckdb_files import select_of
-
-        names = self._arrow.names
         with self._snapshot.files(_LEAST_ROWS) as files:
             if not files:
                 yield None
                 return
-            columns = list(zip(self._snapshot.stored_columns(names), names, strict=True))
             with served.serving(files, self._reading) as paths:
-                relation = select_of(connection, paths, columns)
-                expected = connection.from_arrow(self._arrow.empty_table())
-                yield relation if relation.types == expected.types else None
+                yield self._selected(connection, paths)
+
+    def _selected(
+        self, connection: "duckdb.DuckDBPyConnection", paths: Sequence[str]
+    ) -> "duckdb.DuckDBPyRelation | None":
+        """The columns of Parquet files, unless DuckDB reads some of them under other types than from Arrow."""
+        from holdfast.tables.duckdb_files import select_of
+
+        assert self._snapshot is not None
+        names = self._arrow.names
+        columns = list(zip(self._snapshot.stored_columns(names), names, strict=True))
+        relation = select_of(connection, paths, columns)
+        expected = connection.from_arrow(self._arrow.empty_table())
+        return relation if relation.types == expected.types else None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -136,6 +176,13 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
         except Exception as error:
             self.error = self.error or error
             raise
+
+
+@contextmanager
+def _while_open(table: OpenTable) -> Iterator[None]:
+    # Without its hold, the table may lose the rest of the rows.
+    table.check_open()
+    yield
 
 
 class _Scanner:

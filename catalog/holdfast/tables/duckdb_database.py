@@ -11,7 +11,7 @@ import os
 import tempfile
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.extras import needs
 from holdfast.forks import ForkLock
@@ -22,40 +22,35 @@ if TYPE_CHECKING:
     from holdfast.tables.duckdb_files import PartFiles
 
 
-class _Shared(NamedTuple):
-    """The database of this process, and the files of parts that its queries read."""
-
-    connection: "duckdb.DuckDBPyConnection"
-    files: "PartFiles"
-
-
 _lock = ForkLock()
-_shared: _Shared | None = None
+_shared: "duckdb.DuckDBPyConnection | None" = None
 
 
 def connection(*, own_database: bool = False) -> "duckdb.DuckDBPyConnection":
     """A connection for a query. With `own_database`, the query may make tables."""
-    found = _opened() if own_database else _database().connection.cursor()
+    found = _opened() if own_database else _database().cursor()
     found.execute("SET TimeZone = 'UTC'")
     return found
 
 
 def part_files() -> "PartFiles":
     """The files of parts that connections of the shared database can read."""
-    return _database().files
+    from holdfast.tables.duckdb_files import served
+
+    return served
 
 
-def _database() -> _Shared:
+def _database() -> "duckdb.DuckDBPyConnection":
     global _shared
     with needs("sql", "holdfast.sql"):
-        from holdfast.tables.duckdb_files import PartFiles
+        from holdfast.tables.duckdb_files import serve_to
     with _lock:
         if _shared is None:
-            opened, files = _opened(), PartFiles()
-            opened.register_filesystem(files)
+            opened = _opened()
+            serve_to(opened)
             # What is read again is in the page cache.
             opened.execute("SET enable_external_file_cache = false")
-            _shared = _Shared(opened, files)
+            _shared = opened
         return _shared
 
 

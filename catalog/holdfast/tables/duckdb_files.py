@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from fsspec import AbstractFileSystem
 
 from holdfast.errors import BadInput
+from holdfast.forks import ForkLock
 from holdfast.persist.parts.whole import VerifiedFile
 from holdfast.tables.duckdb_extra import quoted
 
@@ -31,7 +32,7 @@ Reading: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """The files that queries of one database read. Thread-safe. Nothing can be written or listed."""
+    """The files that queries read. Thread-safe. Nothing can be written or listed."""
 
     protocol = PROTOCOL
     cachable = False
@@ -43,21 +44,32 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     @contextmanager
     def serving(self, files: Sequence[VerifiedFile], reading: Reading) -> Iterator[list[str]]:
         """Yield names under which DuckDB can read the files while the block runs."""
-        # No other query can guess them.
-        paths = [f"{PROTOCOL}://{uuid.uuid4().hex}" for _ in files]
-        names = [_name(path) for path in paths]
-        self._files.update((name, (file, reading)) for name, file in zip(names, files, strict=True))
+        paths = self.serve(files, reading)
         try:
             yield paths
         finally:
-            for name in names:
-                del self._files[name]
+            self.end(paths)
+
+    def serve(self, files: Sequence[VerifiedFile], reading: Reading) -> list[str]:
+        """Return names under which DuckDB can read the files until `end` is called."""
+        # No other query can guess them.
+        paths = [f"{PROTOCOL}://{uuid.uuid4().hex}" for _ in files]
+        self._files.update((_name(path), (file, reading)) for path, file in zip(paths, files, strict=True))
+        return paths
+
+    def end(self, paths: Sequence[str]) -> None:
+        """Forget the files that have these names."""
+        for path in paths:
+            del self._files[_name(path)]
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> "_Input":
         """Open a file for reading."""
         if mode != "rb":
             raise PermissionError(f"{path} can only be read")
-        return _Input(*self._file(path))
+        file, reading = self._file(path)
+        # DuckDB may have all that it reads in a cache of its own.
+        with reading():
+            return _Input(file, reading)
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """What DuckDB asks of a file."""
@@ -80,6 +92,11 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
             return self._files[_name(path)]
         except KeyError:
             raise FileNotFoundError(path) from None
+
+
+_lock: Final = ForkLock()
+served: Final = PartFiles()
+"""The files that queries of this process read, in any database of DuckDB."""
 
 
 def _name(path: str) -> str:
@@ -111,6 +128,13 @@ class _Input:
 
     def close(self) -> None:
         """Do nothing: the file belongs to the query."""
+
+
+def serve_to(connection: "duckdb.DuckDBPyConnection") -> None:
+    """Let a connection, and all others of its database, read the files that are served."""
+    with _lock:
+        if not connection.filesystem_is_registered(PROTOCOL):
+            connection.register_filesystem(served)
 
 
 def select_of(

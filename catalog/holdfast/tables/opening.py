@@ -1,9 +1,12 @@
 """Opening tables: finds or creates the collection, and shares one client per location and process."""
 
+import atexit
 import logging
 import os
+import threading
+import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NoReturn, TypeAlias
 
@@ -24,6 +27,7 @@ from holdfast.errors import (
 from holdfast.forks import ForkLock, fork_count
 from holdfast.locations import is_name, location_url
 from holdfast.persist import PersistClient, Schema
+from holdfast.persist.parts.verified import kept_bytes
 from holdfast.persist.rows.evolution import evolution_fault
 from holdfast.persist.rows.schema import Column
 from holdfast.persist.session import Mode
@@ -114,6 +118,25 @@ def enter(
     return place.controller, lambda: _leave(place)
 
 
+def enter_for_query(
+    url: str | os.PathLike[str] | PersistClient, *, consensus: str | None = None
+) -> tuple[StorageController, Callable[[bool], None]]:
+    """Like `enter`, for a read. What leaves it takes whether the next query may use the client again.
+
+    If so, and nobody else uses the client, it stays open for up to `IDLE_S`. Then the next query doesn't open
+    the location again, and doesn't verify again what was verified. This is so only for a `file://` location:
+    its URL has no secrets, and no server counts its connections. A query uses the client only if both stores
+    still have the location's id, in the same files. So a location that was deleted or made again is opened
+    anew. At most `_MOST_IDLE` clients stay, each with 4 open files, at most `_MOST_SHARDS` shards and
+    `_MOST_BYTES` of footers and checksums.
+    """
+    if isinstance(url, PersistClient) or consensus is not None or not _where(url).startswith("file:"):
+        controller, close = enter(url, "read", consensus=consensus)
+        return controller, lambda _: close()
+    place = _enter(url, "read", create=False, consensus=None)
+    return place.controller, lambda stays: _leave(place, stays=stays)
+
+
 class _Place:
     """A location that tables of this process have open, and how many do."""
 
@@ -122,11 +145,31 @@ class _Place:
         self.controller = StorageController(client, who=who_here(_WHO))
         self.key = key
         self.tables = 0
+        self.left_s = 0.0
+        """When the last table left, on the monotonic clock."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it may stay open while nobody uses it."""
+        machines = list(self.client.session.machines.values())
+        return len(machines) <= _MOST_SHARDS and sum(map(kept_bytes, machines)) <= _MOST_BYTES
+
+    def close(self) -> None:
+        """Close the client."""
+        self.controller.close()
+        self.client.close()
 
 
+IDLE_S: Final = 10.0
+"""Seconds for which a client of queries stays open after the last one."""
+_MOST_IDLE: Final = 4
+_MOST_SHARDS: Final = 1024
+_MOST_BYTES: Final = 256 * 1024 * 1024
 _lock: Final = ForkLock()
 _Key: TypeAlias = tuple[str, str | None, str, int]
 _places: dict[_Key, _Place] = {}
+_timer: "tuple[int, threading.Timer] | None" = None
+"""What closes idle clients, and the process that it runs in, as `fork_count` numbers it."""
 
 
 def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool, consensus: str | None) -> _Place:
@@ -135,20 +178,70 @@ def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool, consensus: 
     key = (where, consensus, mode, fork_count())
     with _lock:
         place = _places.get(key)
+        if place is not None and not place.tables and not place.client.location.is_there():
+            del _places[key]
+            place.close()
+            place = None
         if place is None:
             place = _places[key] = _Place(open_client(where, mode, create=create, consensus=consensus), key)
         place.tables += 1
         return place
 
 
-def _leave(place: _Place) -> None:
+def _leave(place: _Place, *, stays: bool = False) -> None:
     with _lock:
         place.tables -= 1
         if place.tables or place.key is None:
             return
-        del _places[place.key]
-    place.controller.close()
-    place.client.close()
+        place.left_s = time.monotonic()
+        if stays and place.is_small:
+            ended = _idle()[_MOST_IDLE:]
+            _wait()
+        else:
+            ended = [place]
+        _forget(ended)
+    for each in ended:
+        each.close()
+
+
+def _idle() -> list[_Place]:
+    """The clients of this process that stay open while nobody uses them, the last used ones first."""
+    found = [each for key, each in _places.items() if not each.tables and key[-1] == fork_count()]
+    return sorted(found, key=lambda each: -each.left_s)
+
+
+def _forget(places: Iterable[_Place]) -> None:
+    for each in places:
+        assert each.key is not None
+        del _places[each.key]
+
+
+def _wait(seconds: float = IDLE_S) -> None:
+    """Let a timer close idle clients, unless one runs."""
+    global _timer
+    if _timer is None or _timer[0] != fork_count():
+        timer = threading.Timer(seconds, _close_idle)
+        timer.daemon = True
+        _timer = fork_count(), timer
+        timer.start()
+
+
+def _close_idle(idle_s: float = IDLE_S) -> None:
+    global _timer
+    with _lock:
+        _timer = None
+        idle, oldest_s = _idle(), time.monotonic() - idle_s
+        ended = [each for each in idle if each.left_s <= oldest_s]
+        _forget(ended)
+        if len(ended) < len(idle):
+            _wait(idle[-len(ended) - 1].left_s - oldest_s)
+    for each in ended:
+        each.close()
+
+
+@atexit.register
+def _close_all_idle() -> None:
+    _close_idle(0.0)
 
 
 def _where(url: str | os.PathLike[str]) -> str:

@@ -36,7 +36,7 @@ from holdfast.tables import duckdb_database
 from holdfast.tables.duckdb_extra import first_line, import_duckdb, quoted, telling
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import OpenTable
-from holdfast.tables.opening import enter
+from holdfast.tables.opening import enter_for_query
 from holdfast.tables.scan import stream
 from holdfast.tables.show import page, text
 from holdfast.text import with_date
@@ -371,13 +371,13 @@ def sql(
         )
     time = None if as_of is None else milliseconds(as_of)
     parsed = _parsed(query)
-    controller, leave = enter(url, "read", consensus=consensus)
+    controller, leave = enter_for_query(url, consensus=consensus)
     opened: dict[str, OpenTable] = {}
 
-    def close() -> None:
+    def close(*, stays: bool = True) -> None:
         for table in opened.values():
             table.close()
-        leave()
+        leave(stays)
 
     try:
         infos = {info.name: info for info in controller.list_collections()}
@@ -419,7 +419,7 @@ def sql(
         result.schema  # noqa: B018 - so that a wrong query is refused here
         return result
     except BaseException:
-        close()
+        close(stays=False)
         raise
 
 
@@ -662,7 +662,7 @@ def _rows(table: OpenTable, time: int | None, upper: int, *, or_earlier: bool) -
         since = table.reading.run(lambda reader: reader.since())
         time = at_or_before(time, since, upper, what)
     else:
-        table.complete(time, "give or_earlier, to use the latest complete time before it")
+        table.complete(time, "give or_earlier=True, or --or-earlier, to use the latest complete time before it")
     with dated(what):
         rows = TableDataset(table, time)
     _check_distinct(table.name, rows.schema.names)

@@ -308,6 +308,10 @@ class Table:
         that was made of it, is collected. `columns`, `where` and `limit` are as in `scan`, and `or_earlier`
         is as in `read`.
 
+        DuckDB decodes the parts of a consolidated table on a local disk itself, with all of its threads, if
+        there are at most 16. They stay open as long as the relation, and all of their bytes are verified
+        before it is returned, once in a process. Each later read is compared with checksums of its blocks.
+
         Raises `BadInput` if DuckDB isn't installed, and like `scan`. DuckDB raises its own errors, with
         the text of ours.
         """
@@ -324,7 +328,7 @@ class Table:
             raise BadInput(
                 f"connection must be one of DuckDB, not {shown(connection)}", hint="such as duckdb.connect()"
             )
-        relation = connection.from_arrow(rows)
+        relation = rows.relation(connection)
         return relation if limit is None else relation.limit(limit)
 
     def count(

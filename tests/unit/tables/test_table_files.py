@@ -1,6 +1,7 @@
 """Queries in which DuckDB decodes the parts of tables itself, compared with those that get Arrow batches."""
 
 import datetime as dt
+import gc
 import math
 import random
 import subprocess
@@ -29,9 +30,9 @@ from holdfast.persist.stores.s3 import S3Blob
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.tables import SqlResult, Table, dataset
 from holdfast.tables.dataset import TableDataset
-from holdfast.tables.duckdb_files import _Input
+from holdfast.tables.duckdb_files import _Input, served
 from testbed.minio import Minio
-from unit.tables.test_table_scan import COLUMNS, ROW, CountingBlob
+from unit.tables.test_table_scan import COLUMNS, ROW, CountingBlob, busy
 from unit.tables.test_table_sql import CONDITIONS, counts
 
 _PARTS = PersistConfig(maintenance="off", inline_max_bytes=0)
@@ -414,3 +415,101 @@ def test_a_query_of_parts_in_s3_reads_only_its_columns(minio: Minio, bucket: str
                 blob.read_bytes = 0
                 result.read()
             assert blob.read_bytes < most * whole, query
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[tuple[Path, Table]]:
+    with holdfast.table(tmp_path, "t", columns={"id": "int64", "s": "string?"}, key="id") as table:
+        table.append({"id": range(MANY), "s": [f"text {i}" for i in range(MANY)]})
+        yield tmp_path, table
+
+
+def parts_of(folder: Path) -> list[Path]:
+    """The files of the parts with rows of the table."""
+    return [each for each in folder.rglob("p*") if each.is_file() and each.stat().st_size > MANY]
+
+
+def test_duckdb_decodes_the_parts_of_a_relation_of_a_local_table(local: tuple[Path, Table]) -> None:
+    _, table = local
+    query = "SELECT id, s FROM ours WHERE id BETWEEN 77 AND 99 OR s = 'text 5' ORDER BY id"
+    expected = [(5, "text 5"), *((i, f"text {i}") for i in range(77, 100))]
+    with duckdb.connect() as connection:
+        ours = table.to_duckdb(connection=connection)
+        assert "PARQUET" in ours.explain().upper()
+        assert "ARROW" not in ours.explain().upper()
+        assert ours.count("*").fetchall() == [(MANY,)]
+        assert connection.sql(query).fetchall() == expected
+        some = table.to_duckdb(columns=["s"], limit=3, connection=connection)
+        assert some.columns == ["s"]
+        assert some.to_arrow_table().num_rows == 3
+        # What a condition chooses before the query is read as before.
+        chosen = table.to_duckdb(where=[("id", "<", 5)], connection=connection)
+        assert "PARQUET" not in chosen.explain().upper()
+        assert chosen.count("*").fetchall() == [(5,)]
+
+
+def test_a_view_of_a_relation_keeps_the_hold_and_the_files(local: tuple[Path, Table]) -> None:
+    _, table = local
+    before = len(served._files)
+    with duckdb.connect() as connection:
+        connection.register("ours", table.to_duckdb(connection=connection))
+        gc.collect()
+        table.append({"id": [MANY], "s": [None]})
+        assert busy(table) == 1
+        assert len(served._files) == before + 1
+        assert connection.sql("SELECT count(s), max(id) FROM ours").fetchall() == [(MANY, MANY - 1)]
+        more = connection.sql("SELECT id FROM ours").filter("id > 5")
+        connection.unregister("ours")
+        gc.collect()
+        assert more.count("*").fetchall() == [(MANY - 6,)]
+        del more
+        gc.collect()
+        assert busy(table) == 0
+        assert len(served._files) == before
+
+
+def test_a_relation_stays_readable_if_its_parts_are_deleted(local: tuple[Path, Table]) -> None:
+    folder, table = local
+    with duckdb.connect() as connection:
+        ours = table.to_duckdb(connection=connection)
+        for part in parts_of(folder):
+            part.unlink()
+        assert ours.aggregate("count(DISTINCT s), sum(id)").fetchall() == [(MANY, MANY * (MANY - 1) // 2)]
+        assert ours.filter("s = 'text 7'").fetchall() == [(7, "text 7")]
+
+
+@pytest.mark.parametrize("how", ["changed", "shorter"])
+def test_a_relation_refuses_damaged_bytes(local: tuple[Path, Table], how: str) -> None:
+    folder, table = local
+    (part,) = parts_of(folder)
+    data = part.read_bytes()
+    with duckdb.connect() as connection:
+        ours = table.to_duckdb(connection=connection)
+        middle = len(data) // 3
+        part.write_bytes(
+            data[:middle]
+            if how == "shorter"
+            else data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        )
+        with pytest.raises(duckdb.Error, match=part.name):
+            connection.sql("SELECT count(DISTINCT s), sum(id) FROM ours").fetchall()
+        part.write_bytes(data)
+
+
+def test_a_relation_of_a_connection_that_reads_no_files(local: tuple[Path, Table]) -> None:
+    _, table = local
+    with duckdb.connect(config={"enable_external_access": False}) as connection:
+        ours = table.to_duckdb(connection=connection)
+        assert "PARQUET" not in ours.explain().upper()
+        assert ours.count("*").fetchall() == [(MANY,)]
+
+
+def test_a_relation_is_not_read_after_its_table_was_closed(local: tuple[Path, Table]) -> None:
+    folder, _ = local
+    other = holdfast.table(folder, "t", mode="read")
+    with duckdb.connect() as connection:
+        ours = other.to_duckdb(connection=connection)
+        assert ours.count("*").fetchall() == [(MANY,)]
+        other.close()
+        with pytest.raises(duckdb.Error, match="table t is closed"):
+            ours.fetchall()

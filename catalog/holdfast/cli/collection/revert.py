@@ -20,7 +20,7 @@ def revert(location: LocationUrls, name: str, as_of: int, as_json: bool) -> None
 
     \b
     holdfast collection history orders
-    holdfast collection diff orders --from 2025-01-01T09:00
+    holdfast collection diff orders --start 2025-01-01T09:00
     holdfast collection revert orders --to 2025-01-01T09:00
 
     This is a new write. All times before it stay readable, so you can also undo it. The columns stay as they

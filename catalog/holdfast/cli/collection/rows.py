@@ -132,8 +132,12 @@ def _logical(batches: "Iterable[pa.RecordBatch]", schema: "Schema") -> "Iterator
 @click.command(short_help="Show the differences between two times.")
 @location_options
 @name_argument
-@click.option("--from", "start", metavar="TIME", type=time, required=True, help="The earlier time.")
-@click.option("--to", "end", metavar="TIME", type=time, help="The later time. Default: the latest time.")
+@click.option(
+    "--start", "--from", "start", metavar="TIME", type=time, required=True, help="The earlier time."
+)
+@click.option(
+    "--end", "--to", "end", metavar="TIME", type=time, help="The later time. Default: the latest time."
+)
 @click.option("--or-earlier", is_flag=True, help=OR_EARLIER)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write to FILE.")
@@ -151,8 +155,8 @@ def diff(
     """Show the differences between two times: rows that were added (_diff 1) or removed (_diff -1).
 
     \b
-    holdfast diff orders --from 2026-01-01T09:00
-    holdfast diff orders --from 2026-01-01 --to 2026-01-02 --format csv
+    holdfast diff orders --start 2026-01-01T09:00
+    holdfast diff orders --start 2026-01-01 --end 2026-01-02 --format csv
 
     The times are as in 'read'.
     """  # noqa: D301 - the escape is for the formatter of the help

@@ -43,12 +43,17 @@ def sql(
     \b
     holdfast sql "select item, sum(count) from orders group by item"
     holdfast sql "select * from as_of('orders', '2026-01-01T12:00')"
+    holdfast sql "select * from as_of('orders', now() - interval 1 hour)"
     holdfast sql @report.sql --output report.parquet
     holdfast sql "show tables"
 
     QUERY is the text of the query, @FILE, or - for standard input. Each collection is read at its own latest
     time, and a write of several collections is seen as a whole or not at all. The times are shown on stderr.
-    as_of reads one collection at another time. Nothing is written to the location.
+    Nothing is written to the location.
+
+    as_of('NAME', TIME) reads one collection at another time. There, TIME is also an expression of SQL, such as
+    now() - interval 1 hour. A time of the last minute may not be complete yet. With --or-earlier, the latest
+    complete time before it is used instead.
     """  # noqa: D301 - the escape is for the formatter of the help
     query = text_argument(query, "the query")
     from holdfast.cli.rows.show import show_rows

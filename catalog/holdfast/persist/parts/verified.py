@@ -256,10 +256,23 @@ class _KeptParts:
         while size > _FOOTER_BYTES and len(self._known) > 1:
             size -= self._known.popitem(last=False)[1].footer_bytes
 
+    @property
+    def bytes(self) -> int:
+        """About how many bytes the footers and checksums take."""
+        checksums = sum(blocks.itemsize * len(blocks) for _, blocks in self._blocks.values())
+        return checksums + sum(each.footer_bytes for each in self._known.values())
+
     def drop(self, key: str) -> bool:
         """Forget all of a part. Return whether it was known."""
         self._known.pop(key, None)
         return self._blocks.pop(key, None) is not None
+
+
+def kept_bytes(machine: Machine) -> int:
+    """About how many bytes the footers and checksums take that are kept for a shard."""
+    with _lock:
+        kept = _kept.get(machine)
+        return 0 if kept is None else kept.bytes
 
 
 def forget(machine: Machine, part: Part) -> bool:

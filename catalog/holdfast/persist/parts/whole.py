@@ -44,9 +44,17 @@ class VerifiedFile:
         self._machine = machine
         self._known = known
         self._between = between
-        # Each thread that reads takes a file of its own. The first one stays readable on local disks, even if
-        # the part is deleted.
-        self._idle: list[pa.NativeFile] = [open_part_file(machine, known.part)]
+        first = open_part_file(machine, known.part)
+        # All threads can use one file of a local disk, and it stays readable if the part is deleted. Of other
+        # stores, each thread that reads takes a file of its own.
+        self._is_local: Final = isinstance(first, pa.OSFile)
+        self._is_kept = False
+        self._idle: list[pa.NativeFile] = [first]
+
+    def keep(self) -> bool:
+        """Stay open after `close`, until nothing refers to this. Returns False if a deleted part is gone."""
+        self._is_kept = self._is_local
+        return self._is_kept
 
     def read_at(self, start: int, size: int) -> bytes:
         """Read at most `size` bytes. Retries like all reads of a part.
@@ -66,7 +74,11 @@ class VerifiedFile:
             # A cached copy may be damaged since it was verified. The second error is the store's.
             if not forget(self._machine, part):
                 raise
-        self.close()
+        if self._is_local:
+            # Other threads may be reading it.
+            self._idle.clear()
+        else:
+            self.close()
         self._known = known_part(self._machine, part)
         return self._read(start, end)
 
@@ -76,22 +88,26 @@ class VerifiedFile:
     def _attempt(self, start: int, end: int) -> bytes:
         part = self._known.part
         try:
-            file = self._idle.pop()
+            file = self._idle[0] if self._is_local else self._idle.pop()
         except IndexError:
             file = open_part_file(self._machine, part)
+            if self._is_local:
+                self._idle.append(file)
         try:
             found = verified_bytes(file, part, self._known.blocks, start, end)
         except BaseException as error:
-            file.close()
+            if not self._is_local:
+                file.close()
             if isinstance(error, UNREADABLE):
                 raise read_error(error, str(part.blob_key)) from error
             raise
-        self._idle.append(file)
+        if not self._is_local:
+            self._idle.append(file)
         return found
 
     def close(self) -> None:
-        """Close what is open. A later read opens the part again."""
-        while self._idle:
+        """Close what is open, unless it is kept. A later read opens the part again."""
+        while self._idle and not self._is_kept:
             self._idle.pop().close()
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple, Self
 from holdfast.errors import (
     BadInput,
     CorruptBlob,
+    HoldfastError,
     Indeterminate,
     LocationMismatch,
     NoLocation,
@@ -132,6 +133,14 @@ class Location:
         """Return the location of two open stores. With `create`, give it an id if both stores are empty."""
         agreed = _agree_on_id(blob, consensus, create=create, arguments=arguments)
         return cls(blob, consensus, agreed, arguments)
+
+    def is_there(self) -> bool:
+        """Whether both stores have the id of this location now. Reads both."""
+        try:
+            found = _agree_on_id(self.blob, self.consensus, create=False, arguments=self.arguments)
+        except HoldfastError:
+            return False
+        return found == self.location_id
 
     def close(self) -> None:
         """Close both stores."""
