@@ -2,6 +2,7 @@
 
 - To open a database takes DuckDB 25 ms of CPU time, and to open a connection of it less than 1 ms. So the
   queries share a database. Each of their connections sees only what it made itself: all of that is temporary.
+- It keeps the decoded footers of parts that queries read, about `_FOOTER_BYTES`: see `duckdb_files`.
 - A forked child opens a database of its own. It never closes the one of its parent: DuckDB would wait for
   threads that the child doesn't have.
 """
@@ -11,7 +12,7 @@ import os
 import tempfile
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.extras import needs
 from holdfast.forks import ForkLock
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from holdfast.tables.duckdb_files import PartFiles
 
 
+_FOOTER_BYTES: Final = 64 * 1024 * 1024
+"""The database is replaced by another one when it may keep more of the footers of parts."""
 _lock = ForkLock()
 _shared: "duckdb.DuckDBPyConnection | None" = None
 
@@ -43,13 +46,14 @@ def part_files() -> "PartFiles":
 def _database() -> "duckdb.DuckDBPyConnection":
     global _shared
     with needs("sql", "holdfast.sql"):
-        from holdfast.tables.duckdb_files import serve_to
+        from holdfast.tables.duckdb_files import serve_to, served
     with _lock:
-        if _shared is None:
+        if _shared is None or served.named_bytes > _FOOTER_BYTES:
             opened = _opened()
             serve_to(opened)
-            # What is read again is in the page cache.
-            opened.execute("SET enable_external_file_cache = false")
+            # What is read again is in the page cache. Footers take long to decode.
+            opened.execute("SET enable_external_file_cache = false; SET parquet_metadata_cache = true")
+            served.forget_names()
             _shared = opened
         return _shared
 

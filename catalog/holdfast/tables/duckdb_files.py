@@ -4,16 +4,20 @@
   and if DuckDB reads every column under the same type as it gets from Arrow.
 - DuckDB gets verified bytes only. It passes only the text of an error on, so the error is kept, and raised
   instead.
+- A part has the same name in all queries, one after the other, so DuckDB can keep its footer. Queries that run
+  at the same time use different names for it: each has its own errors.
 - To read, a thread of DuckDB moves the position of a file first. Several threads use one file at a time. So
   each thread has a position of its own. A read is refused if its thread did not move the position before it.
 """
 
+import hashlib
 import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fsspec import AbstractFileSystem
@@ -40,6 +44,9 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     def __init__(self) -> None:
         super().__init__()
         self._files: dict[str, tuple[VerifiedFile, Reading]] = {}
+        # The names since `forget_names`, with the size of each footer.
+        self._named: dict[str, int] = {}
+        self._lock = ForkLock()
 
     @contextmanager
     def serving(self, files: Sequence[VerifiedFile], reading: Reading) -> Iterator[list[str]]:
@@ -52,10 +59,30 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
 
     def serve(self, files: Sequence[VerifiedFile], reading: Reading) -> list[str]:
         """Return names under which DuckDB can read the files until `end` is called."""
-        # No other query can guess them.
-        paths = [f"{PROTOCOL}://{uuid.uuid4().hex}" for _ in files]
-        self._files.update((_name(path), (file, reading)) for path, file in zip(paths, files, strict=True))
-        return paths
+        with self._lock:
+            names = []
+            for file in files:
+                names.append(self._free_name(file))
+                self._files[names[-1]] = file, reading
+        return [f"{PROTOCOL}://{name}" for name in names]
+
+    def _free_name(self, file: VerifiedFile) -> str:
+        """A name that no file has now. DuckDB knows the footer of a part by its name, if it has read it."""
+        part = hashlib.blake2b(f"{_SECRET} {file.identity}".encode(), digest_size=16).hexdigest()
+        name = next(name for turn in count() if (name := f"{part}-{turn}") not in self._files)
+        self._named[name] = file.footer_bytes
+        return name
+
+    @property
+    def named_bytes(self) -> int:
+        """About what DuckDB keeps of the footers of files that have or had names since `forget_names`."""
+        with self._lock:
+            return sum(self._named.values())
+
+    def forget_names(self) -> None:
+        """Note that DuckDB keeps no footers any more."""
+        with self._lock:
+            self._named.clear()
 
     def end(self, paths: Sequence[str]) -> None:
         """Forget the files that have these names."""
@@ -94,6 +121,8 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
             raise FileNotFoundError(path) from None
 
 
+# No query can guess the names.
+_SECRET: Final = uuid.uuid4().hex
 _lock: Final = ForkLock()
 served: Final = PartFiles()
 """The files that queries of this process read, in any database of DuckDB."""

@@ -41,6 +41,11 @@ class VerifiedFile:
 
     def __init__(self, machine: Machine, known: KnownPart, between: Callable[[], None]) -> None:
         self.size: Final = known.part.size_bytes
+        self.footer_bytes: Final = known.footer_bytes
+        """About what its footer takes in memory."""
+        location_id, part = machine.location.location_id, known.part
+        self.identity: Final = f"{location_id} {part.blob_key} {part.crc32c} {part.size_bytes}"
+        """Equal for files with equal bytes."""
         self._machine = machine
         self._known = known
         self._between = between
