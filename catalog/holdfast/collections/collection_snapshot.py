@@ -86,7 +86,9 @@ class CollectionSnapshot:
         return self._of([shard.narrowed(names) for shard, names in pairs], columns)
 
     @contextmanager
-    def files(self, least_rows: int = 0) -> Iterator[list[VerifiedFile] | None]:
+    def files(
+        self, least_rows: int = 0, *, only_known: bool = False
+    ) -> Iterator[list[VerifiedFile] | None]:
         """Parquet files with the rows of all shards, as `Snapshot.files` returns them. Or None.
 
         Their columns have the stored names. Each shard has at least `least_rows` rows.
@@ -95,7 +97,7 @@ class CollectionSnapshot:
             found: list[VerifiedFile] = []
             for shard in self._shards:
                 same = shard.schema == self._schema
-                files = stack.enter_context(shard.files(least_rows)) if same else None
+                files = stack.enter_context(shard.files(least_rows, only_known=only_known)) if same else None
                 if files is None:
                     yield None
                     return

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from holdfast.persist.checks import check_columns
+from holdfast.persist.parts.whole import VerifiedFile
 from holdfast.persist.rows.row_filter import both
 from holdfast.tables.duckdb_extra import quoted
 from holdfast.tables.filters import Where, filter_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _LEAST_ROWS: Final = 64 * 1024
 """To read the footers of parts again costs more than it saves for fewer rows."""
 _MOST_FILES: Final = 16
+_SAME_TYPES: Final = "DuckDB reads it under the same types"
 
 
 class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no types
@@ -106,54 +108,66 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
         weakref.finalize(self, served.end, paths).atexit = False
         try:
             serve_to(connection)
-            return self._selected(connection, paths)
+            query = self._select(connection, files, paths)
+            return None if query is None else connection.sql(query)
         except duckdb.Error:
             # The connection may not read files.
             return None
 
     @contextmanager
     def registered(
-        self, connection: "duckdb.DuckDBPyConnection", name: str, served: "PartFiles | None"
-    ) -> Iterator[None]:
+        self,
+        connection: "duckdb.DuckDBPyConnection",
+        name: str,
+        served: "PartFiles | None",
+        *,
+        only_known: bool = False,
+    ) -> Iterator[bool]:
         """Let queries of a connection read the rows under a name while the block runs.
 
         The name is temporary. `served` are the files of the connection. If it is given, DuckDB decodes parts
-        itself where it can.
+        itself where it can, with `only_known` only if none is to be verified first. Yields whether it does.
         """
-        with self._relation(connection, served) as relation:
-            if relation is None:
+        with self._query(connection, served, only_known) as query:
+            if query is None:
                 connection.register(name, self)
             else:
-                connection.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {relation.sql_query()}")
-            yield
+                connection.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {query}")
+            yield query is not None
 
     @contextmanager
-    def _relation(
-        self, connection: "duckdb.DuckDBPyConnection", served: "PartFiles | None"
-    ) -> Iterator["duckdb.DuckDBPyRelation | None"]:
-        """All rows as a relation that reads Parquet files, if there are such files."""
+    def _query(
+        self, connection: "duckdb.DuckDBPyConnection", served: "PartFiles | None", only_known: bool
+    ) -> Iterator[str | None]:
+        """The query of all rows that reads Parquet files, if there are such files."""
         if served is None or self._snapshot is None or self._filter is not None or not self._planned.is_plain:
             yield None
             return
-        with self._snapshot.files(_LEAST_ROWS) as files:
+        with self._snapshot.files(_LEAST_ROWS, only_known=only_known) as files:
             if not files:
                 yield None
                 return
             with served.serving(files, self._reading) as paths:
-                yield self._selected(connection, paths)
+                yield self._select(connection, files, paths)
 
-    def _selected(
-        self, connection: "duckdb.DuckDBPyConnection", paths: Sequence[str]
-    ) -> "duckdb.DuckDBPyRelation | None":
-        """The columns of Parquet files, unless DuckDB reads some of them under other types than from Arrow."""
+    def _select(
+        self, connection: "duckdb.DuckDBPyConnection", files: Sequence[VerifiedFile], paths: Sequence[str]
+    ) -> str | None:
+        """A query of Parquet files, unless DuckDB reads some columns under other types than from Arrow."""
         from holdfast.tables.duckdb_files import select_of
 
         assert self._snapshot is not None
         names = self._arrow.names
-        columns = list(zip(self._snapshot.stored_columns(names), names, strict=True))
-        relation = select_of(connection, paths, columns)
-        expected = connection.from_arrow(self._arrow.empty_table())
-        return relation if relation.types == expected.types else None
+        columns = tuple(zip(self._snapshot.stored_columns(names), names, strict=True))
+        query = select_of(paths, columns)
+        # Binding the query decodes footers, so what it shows is kept with each of them.
+        same = _SAME_TYPES, columns, self._arrow
+        if any(same not in file.derived for file in files):
+            expected = connection.from_arrow(self._arrow.empty_table())
+            found = connection.sql(query).types == expected.types
+            for file in files:
+                file.derived[same] = found
+        return query if all(file.derived[same] for file in files) else None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

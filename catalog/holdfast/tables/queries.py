@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -86,6 +86,10 @@ _LISTED: Final = """
         FROM system.main.duckdb_views() WHERE database_name <> 'temp'"""
 _MACRO: Final = f"""CREATE TEMP MACRO {_AS_OF}(name, "time") AS TABLE
     FROM query_table('holdfast_' || md5(name || chr(1) || "time"))"""
+
+
+Files: TypeAlias = Literal["all", "known", "none"]
+"""Which parts DuckDB decodes itself: all that it can, only those that need not be verified first, or none."""
 
 
 class _Named(NamedTuple):
@@ -165,19 +169,18 @@ class SqlResult:
         self._tables = tables
         self._close = close
         self._closed = False
-        self._schema = pa.schema([])
         self._owner = OwnerProcess()
+        # The query, bound when this was made, and what ends it: for the first scan.
+        self._bound: list[tuple[duckdb.DuckDBPyRelation, ExitStack]] = []
         self.times: Final[Mapping[str, int | None]] = {str(name): each.time for name, each in rows.items()}
+        self._bind()
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the rows."""
         # No rows are read, so neither are the footers of parts.
-        with self._relation(files=False) as relation:
-            # `limit` gives other names to columns of the same name.
-            names = relation.columns
-            self._schema = relation.limit(0).to_arrow_table().rename_columns(names).schema
-            return self._schema
+        with self._relation("none") as (relation, _):
+            return _schema_of(relation)
 
     def scan(self) -> pa.RecordBatchReader:
         """Stream the rows. DuckDB may keep much of them in memory, or on disk, to sort or to group them.
@@ -187,7 +190,7 @@ class SqlResult:
         try:
             found, ends = self._begun()
         except PartGone:
-            found, ends = self._begun(files=False)
+            found, ends = self._begun("none")
         return stream(found.schema, self._batches(found, ends), ends.close)
 
     def read(self) -> pa.Table:
@@ -209,6 +212,8 @@ class SqlResult:
         """Release the tables. Does nothing in a forked child."""
         if not self._closed and self._owner.is_here:
             self._closed = True
+            if (bound := self._first()) is not None:
+                bound[1].close()
             self._rows.clear()
             self._close()
 
@@ -230,45 +235,78 @@ class SqlResult:
         return page("SqlResult", self._shown(), lambda _: self.scan())
 
     def _shown(self) -> str:
-        columns = ", ".join(f"{each.name} {each.type}" for each in self._schema)
+        columns = ", ".join(f"{each.name} {each.type}" for each in self.schema)
         times = (
             f"{name} {'empty' if time is None else with_date(time)}" for name, time in self.times.items()
         )
         return "; ".join(filter(None, (columns, ", ".join(times))))
 
-    def _begun(self, *, files: bool = True) -> tuple[pa.RecordBatchReader, ExitStack]:
+    def _bind(self) -> None:
+        """Refuse a wrong query. If no part is to be verified first, keep the bound query for the first scan."""
+        with ExitStack() as stack:
+            relation, are_files = stack.enter_context(self._relation("known"))
+            if are_files:
+                self._bound.append((relation, stack.pop_all()))
+            else:
+                # This also evaluates what is constant.
+                _schema_of(relation)
+
+    def _first(self) -> "tuple[duckdb.DuckDBPyRelation, ExitStack] | None":
+        """The query that was bound when this was made. None if it was used."""
+        try:
+            return self._bound.pop()
+        except IndexError:
+            return None
+
+    def _begun(self, files: Files = "all") -> tuple[pa.RecordBatchReader, ExitStack]:
         """Run the query. Return its rows, and what ends it. Raises `PartGone` only if it reads `files`."""
-        if not files:
+        self._check_open()
+        if files == "none":
             for rows in self._rows.values():
                 rows.error = None
         with ExitStack() as stack:
-            found = stack.enter_context(self._relation(files=files)).to_arrow_reader(_BATCH_ROWS)
+            bound = self._first() if files == "all" else None
+            if bound is None:
+                relation, _ = stack.enter_context(self._relation(files))
+            else:
+                relation = bound[0]
+                stack.push(bound[1])
+            found = relation.to_arrow_reader(_BATCH_ROWS)
             return found, stack.pop_all()
 
-    @contextmanager
-    def _relation(self, *, files: bool = True) -> "Iterator[duckdb.DuckDBPyRelation]":
-        """The query in a connection of its own, bound to the tables.
-
-        With `files`, DuckDB decodes the parts of tables itself where it can.
-        """
+    def _check_open(self) -> None:
         self._owner.check("this result of a query")
         if self._closed:
             raise BadInput("the result of the query is closed", hint="call holdfast.sql again")
+
+    @contextmanager
+    def _relation(self, files: Files) -> "Iterator[tuple[duckdb.DuckDBPyRelation, bool]]":
+        """The query in a connection of its own, bound to the tables, and whether it reads only files.
+
+        DuckDB decodes the parts of tables itself where it can: "all" of them, or only those that are "known".
+        """
+        self._check_open()
         makes_tables = bool(self._declared.tables)
         with (
             closing(duckdb_database.connection(own_database=makes_tables)) as connection,
             self._telling(),
             ExitStack() as registered,
         ):
-            served = duckdb_database.part_files() if files and self._rows else None
-            for name, rows in self._rows.items():
-                registered.enter_context(rows.registered(connection, name.view, served))
-            connection.execute(_MACRO)
+            served = duckdb_database.part_files() if files != "none" and self._rows else None
+            only_known = files == "known"
+            are_files = [
+                registered.enter_context(
+                    rows.registered(connection, name.view, served, only_known=only_known)
+                )
+                for name, rows in self._rows.items()
+            ]
+            if any(name.time is not None for name in self._rows):
+                connection.execute(_MACRO)
             if self._declared.tables:
                 _declare(connection, self._declared)
             relation = connection.sql(self._query, params=self._parameters)
             _check_types(relation)
-            yield relation
+            yield relation, bool(are_files) and all(are_files)
 
     def _batches(self, found: pa.RecordBatchReader, ends: ExitStack) -> Iterator[pa.RecordBatch]:
         given = 0
@@ -285,7 +323,7 @@ class SqlResult:
                 ) from None
         # Nothing was read yet, so it can be run again, in a way that goes on with other parts.
         ends.close()
-        found, again = self._begun(files=False)
+        found, again = self._begun("none")
         ends.push(again)
         yield from self._read(found)
 
@@ -314,6 +352,12 @@ class SqlResult:
         for rows in self._rows.values():
             if rows.error is not None and rows.error is not error:
                 raise rows.error from None
+
+
+def _schema_of(relation: "duckdb.DuckDBPyRelation") -> pa.Schema:
+    # `limit` gives other names to columns of the same name.
+    names = relation.columns
+    return relation.limit(0).to_arrow_table().rename_columns(names).schema
 
 
 def _check_types(relation: "duckdb.DuckDBPyRelation") -> None:
@@ -415,9 +459,8 @@ def sql(
             )
             for each, info in wanted
         }
-        result = SqlResult(parsed.query, parameters, rows, _Declared(declared, hidden), sorted(infos), close)
-        result.schema  # noqa: B018 - so that a wrong query is refused here
-        return result
+        # This refuses a wrong query.
+        return SqlResult(parsed.query, parameters, rows, _Declared(declared, hidden), sorted(infos), close)
     except BaseException:
         close(stays=False)
         raise

@@ -61,20 +61,22 @@ def there() -> Iterator[tuple[MemoryBlob, PersistClient, Table]]:
 def same(client: PersistClient, query: str, **options: Any) -> str:
     """Compare the rows of a query with those that it has without files. Returns how it read its table."""
     ways = [_ARROW]
-    chosen = dataset.TableDataset._relation
+    chosen = dataset.TableDataset._query
 
     @contextmanager
-    def relation(*given: Any) -> Iterator[Any]:
+    def chooses(*given: Any) -> Iterator[Any]:
         with chosen(*given) as found:
             if found is not None:
                 ways.append(_PARQUET)
             yield found
 
-    with holdfast.sql(client, query, **options) as result, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset.TableDataset, "_relation", relation)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset.TableDataset, "_query", chooses)
+        result = holdfast.sql(client, query, **options)
         found = result.read()
         patch.setattr("holdfast.tables.duckdb_database.part_files", lambda: None)
         expected = result.read()
+        result.close()
     assert found.schema == expected.schema
     assert counts(found) == counts(expected)
     return ways.pop()

@@ -162,6 +162,13 @@ def known_part(machine: Machine, part: Part) -> KnownPart:
     return known
 
 
+
+def is_known(machine: Machine, part: Part) -> bool:
+    """Return whether `known_part` reads nothing of a part."""
+    with _lock:
+        return machine in _kept and isinstance(_kept[machine].get(part), KnownPart)
+
+
 @contextmanager
 def open_known(machine: Machine, known: KnownPart) -> Iterator[pa.NativeFile]:
     """Open a part for random access. What is read through the file is verified.

@@ -23,6 +23,7 @@ from holdfast.persist.parts.runs import Run
 from holdfast.persist.parts.verified import (
     KnownPart,
     forget,
+    is_known,
     known_part,
     open_part_file,
     verified_bytes,
@@ -46,6 +47,8 @@ class VerifiedFile:
         location_id, part = machine.location.location_id, known.part
         self.identity: Final = f"{location_id} {part.blob_key} {part.crc32c} {part.size_bytes}"
         """Equal for files with equal bytes."""
+        self.derived: Final = known.bounds.derived
+        """What others concluded from its footer."""
         self._machine = machine
         self._known = known
         self._between = between
@@ -117,11 +120,18 @@ class VerifiedFile:
 
 
 def whole_parts(
-    machine: Machine, schema: Schema, runs: Sequence[Run], as_of: int, least_rows: int
+    machine: Machine,
+    schema: Schema,
+    runs: Sequence[Run],
+    as_of: int,
+    least_rows: int,
+    *,
+    only_known: bool = False,
 ) -> list[KnownPart] | None:
     """Return the parts whose rows, together, are the contents at a time; None if some rows need a change.
 
-    Also None if there are fewer than `least_rows` rows. Raises `PartGone` and `CorruptBlob`.
+    Also None if there are fewer than `least_rows` rows, or with `only_known` if a part is to be verified first.
+    Raises `PartGone` and `CorruptBlob`.
     """
     parts = [part for run in runs for part in run if part.lower <= as_of]
     if len({column.name.casefold() for column in schema.columns}) < len(schema.columns):
@@ -129,6 +139,8 @@ def whole_parts(
     if machine.config.audit_pushdown or sum(part.rows for part in parts) < least_rows:
         return None
     if any(part.inline is not None or machine.schema_of(part) != schema for part in parts):
+        return None
+    if only_known and not all(is_known(machine, part) for part in parts):
         return None
     found = [known_part(machine, part) for part in parts]
     return found if found and all(_is_whole(known, schema, as_of) for known in found) else None
