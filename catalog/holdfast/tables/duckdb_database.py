@@ -31,9 +31,7 @@ _shared: "duckdb.DuckDBPyConnection | None" = None
 
 def connection(*, own_database: bool = False) -> "duckdb.DuckDBPyConnection":
     """A connection for a query. With `own_database`, the query may make tables."""
-    found = _opened() if own_database else _database().cursor()
-    found.execute("SET TimeZone = 'UTC'")
-    return found
+    return _opened() if own_database else _database().cursor()
 
 
 def part_files() -> "PartFiles":
@@ -62,7 +60,9 @@ def _opened() -> "duckdb.DuckDBPyConnection":
     import duckdb
 
     spill = Path(tempfile.gettempdir()) / f"holdfast-sql-{uuid.uuid4().hex}"
-    return duckdb.connect(config={"python_enable_replacements": False, "temp_directory": str(spill)})
+    opened = duckdb.connect(config={"python_enable_replacements": False, "temp_directory": str(spill)})
+    opened.execute("SET GLOBAL TimeZone = 'UTC'")
+    return opened
 
 
 def _after_fork_in_child() -> None:

@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias
@@ -27,7 +28,7 @@ from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.complete_times import at_or_before
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.extras import needs
-from holdfast.forks import OwnerProcess
+from holdfast.forks import ForkLock, OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.rows.canonical import to_polars
@@ -54,6 +55,8 @@ _FORM: Final = (
     " or as_of('orders', now() - INTERVAL 1 HOUR)"
 )
 _BATCH_ROWS: Final = 65_536
+_MOST_KNOWN: Final = 64
+_LONGEST_KNOWN: Final = 16 * 1024
 _SCHEMAS: Final = frozenset({"information_schema", "pg_catalog"})
 _LISTS: Final = re.compile(
     r"(duckdb|pragma)_(tables|columns|constraints|table_info|show)|sqlite_(master|schema)|pg_(tables|class|attribute)"
@@ -354,6 +357,11 @@ class SqlResult:
                 raise rows.error from None
 
 
+_lock: Final = ForkLock()
+_known_queries: "Final[OrderedDict[str, _Parsed]]" = OrderedDict()
+"""What the last queries were about, by their texts."""
+
+
 def _schema_of(relation: "duckdb.DuckDBPyRelation") -> pa.Schema:
     # `limit` gives other names to columns of the same name.
     names = relation.columns
@@ -468,6 +476,21 @@ def sql(
 
 def _parsed(query: str) -> _Parsed:
     """What a query is about. Raises `BadInput`."""
+    with _lock:
+        if (known := _known_queries.get(query)) is not None:
+            _known_queries.move_to_end(query)
+            return known
+    parsed = _newly_parsed(query)
+    # The values of times are those of now.
+    if parsed.query == query and len(query) <= _LONGEST_KNOWN:
+        with _lock:
+            _known_queries[query] = parsed
+            if len(_known_queries) > _MOST_KNOWN:
+                _known_queries.popitem(last=False)
+    return parsed
+
+
+def _newly_parsed(query: str) -> _Parsed:
     with closing(duckdb_database.connection()) as connection, telling():
         # All expressions have one now().
         connection.begin()
