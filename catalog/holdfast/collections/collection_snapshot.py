@@ -86,9 +86,7 @@ class CollectionSnapshot:
         return self._of([shard.narrowed(names) for shard, names in pairs], columns)
 
     @contextmanager
-    def files(
-        self, least_rows: int = 0, *, only_known: bool = False
-    ) -> Iterator[list[VerifiedFile] | None]:
+    def files(self, least_rows: int = 0, *, only_known: bool = False) -> Iterator[list[VerifiedFile] | None]:
         """Parquet files with the rows of all shards, as `Snapshot.files` returns them. Or None.
 
         Their columns have the stored names. Each shard has at least `least_rows` rows.

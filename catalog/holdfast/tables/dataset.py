@@ -86,14 +86,12 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
         return _Scanner(pa.RecordBatchReader.from_batches(schema, self._rows(wanted, names)))
 
     def relation(self, connection: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyRelation":
-        """All rows as a relation of a connection. The data set lives as long as it, and what is made of it."""
+        """All rows as a relation of a connection. What is made of it keeps the data set too."""
         rows = connection.from_arrow(self)
         by_files = self._kept_relation(connection)
         return rows if by_files is None else by_files.union(rows.filter("false"))
 
-    def _kept_relation(
-        self, connection: "duckdb.DuckDBPyConnection"
-    ) -> "duckdb.DuckDBPyRelation | None":
+    def _kept_relation(self, connection: "duckdb.DuckDBPyConnection") -> "duckdb.DuckDBPyRelation | None":
         """All rows as a relation that reads Parquet files, which stay open while this data set lives."""
         if self._snapshot is None or self._filter is not None or not self._planned.is_plain:
             return None

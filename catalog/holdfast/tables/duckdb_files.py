@@ -4,8 +4,8 @@
   and if DuckDB reads every column under the same type as it gets from Arrow.
 - DuckDB gets verified bytes only. It passes only the text of an error on, so the error is kept, and raised
   instead.
-- A part has the same name in all queries, one after the other, so DuckDB can keep its footer. Queries that run
-  at the same time use different names for it: each has its own errors.
+- A part has the same name in all queries, one after the other, so DuckDB can keep its footer. Queries that
+  run at the same time use different names for it: each has its own errors.
 - To read, a thread of DuckDB moves the position of a file first. Several threads use one file at a time. So
   each thread has a position of its own. A read is refused if its thread did not move the position before it.
 """

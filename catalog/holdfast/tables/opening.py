@@ -123,7 +123,7 @@ def enter_for_query(
 ) -> tuple[StorageController, Callable[[bool], None]]:
     """Like `enter`, for a read. What leaves it takes whether the next query may use the client again.
 
-    If so, and nobody else uses the client, it stays open for up to `IDLE_S`. Then the next query doesn't open
+    If so, and nobody else uses the client, it stays open for up to `IDLE_S` seconds. Then the next query doesn't open
     the location again, and doesn't verify again what was verified. This is so only for a `file://` location:
     its URL has no secrets, and no server counts its connections. A query uses the client only if both stores
     still have the location's id, in the same files. So a location that was deleted or made again is opened
@@ -196,7 +196,7 @@ def _leave(place: _Place, *, stays: bool = False) -> None:
         place.left_s = time.monotonic()
         if stays and place.is_small:
             ended = _idle()[_MOST_IDLE:]
-            _wait()
+            _wait(IDLE_S)
         else:
             ended = [place]
         _forget(ended)
@@ -216,7 +216,7 @@ def _forget(places: Iterable[_Place]) -> None:
         del _places[each.key]
 
 
-def _wait(seconds: float = IDLE_S) -> None:
+def _wait(seconds: float) -> None:
     """Let a timer close idle clients, unless one runs."""
     global _timer
     if _timer is None or _timer[0] != fork_count():
@@ -226,8 +226,10 @@ def _wait(seconds: float = IDLE_S) -> None:
         timer.start()
 
 
-def _close_idle(idle_s: float = IDLE_S) -> None:
+def _close_idle(idle_s: float | None = None) -> None:
+    """Close clients that have been idle for that long (None: `IDLE_S`)."""
     global _timer
+    idle_s = IDLE_S if idle_s is None else idle_s
     with _lock:
         _timer = None
         idle, oldest_s = _idle(), time.monotonic() - idle_s

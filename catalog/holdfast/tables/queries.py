@@ -172,6 +172,7 @@ class SqlResult:
         self._tables = tables
         self._close = close
         self._closed = False
+        self._schema: pa.Schema | None = None
         self._owner = OwnerProcess()
         # The query, bound when this was made, and what ends it: for the first scan.
         self._bound: list[tuple[duckdb.DuckDBPyRelation, ExitStack]] = []
@@ -183,7 +184,8 @@ class SqlResult:
         """The columns of the rows."""
         # No rows are read, so neither are the footers of parts.
         with self._relation("none") as (relation, _):
-            return _schema_of(relation)
+            self._schema = _schema_of(relation)
+            return self._schema
 
     def scan(self) -> pa.RecordBatchReader:
         """Stream the rows. DuckDB may keep much of them in memory, or on disk, to sort or to group them.
@@ -238,21 +240,22 @@ class SqlResult:
         return page("SqlResult", self._shown(), lambda _: self.scan())
 
     def _shown(self) -> str:
-        columns = ", ".join(f"{each.name} {each.type}" for each in self.schema)
+        schema = self.schema if self._schema is None and not self._closed else self._schema
+        columns = ", ".join(f"{each.name} {each.type}" for each in schema or ())
         times = (
             f"{name} {'empty' if time is None else with_date(time)}" for name, time in self.times.items()
         )
         return "; ".join(filter(None, (columns, ", ".join(times))))
 
     def _bind(self) -> None:
-        """Refuse a wrong query. If no part is to be verified first, keep the bound query for the first scan."""
+        """Refuse a wrong query. If all parts are verified, keep the bound query for the first scan."""
         with ExitStack() as stack:
             relation, are_files = stack.enter_context(self._relation("known"))
             if are_files:
                 self._bound.append((relation, stack.pop_all()))
             else:
                 # This also evaluates what is constant.
-                _schema_of(relation)
+                self._schema = _schema_of(relation)
 
     def _first(self) -> "tuple[duckdb.DuckDBPyRelation, ExitStack] | None":
         """The query that was bound when this was made. None if it was used."""
@@ -728,7 +731,9 @@ def _rows(table: OpenTable, time: int | None, upper: int, *, or_earlier: bool) -
         since = table.reading.run(lambda reader: reader.since())
         time = at_or_before(time, since, upper, what)
     else:
-        table.complete(time, "give or_earlier=True, or --or-earlier, to use the latest complete time before it")
+        table.complete(
+            time, "give or_earlier=True, or --or-earlier, to use the latest complete time before it"
+        )
     with dated(what):
         rows = TableDataset(table, time)
     _check_distinct(table.name, rows.schema.names)

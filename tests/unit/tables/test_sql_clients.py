@@ -1,6 +1,5 @@
 """Queries by the URL of a local location share a client for a while, which never shows what is not there."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -31,6 +30,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     opening._close_idle(0)
     monkeypatch.setattr(opening, "open_client", counted)
+    # The machine may be slow.
+    monkeypatch.setattr(opening, "IDLE_S", 600.0)
     yield urls
     opening._close_idle(0)
 
@@ -45,6 +46,10 @@ def numbers(folder: Path) -> list[int]:
     with holdfast.sql(folder, QUERY) as found:
         row: list[int] = found.read().to_pylist()[0]["n"]
         return row
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def wait_until(done: Callable[[], bool]) -> None:
@@ -100,7 +105,7 @@ def test_a_restored_copy_is_opened_again(tmp_path: Path, opened: list[str]) -> N
 def test_a_client_ends_when_it_is_idle_or_a_query_failed(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = len(os.listdir("/proc/self/fd"))
+    files = open_files()
     made(tmp_path, 1)
     numbers(tmp_path)
     with pytest.raises(BadInput):
@@ -111,7 +116,7 @@ def test_a_client_ends_when_it_is_idle_or_a_query_failed(
     numbers(tmp_path)
     assert opening._places
     wait_until(lambda: not opening._places)
-    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files)
+    wait_until(lambda: open_files() <= files)
 
 
 def test_few_clients_stay_and_only_those_that_are_small(

@@ -486,7 +486,7 @@ def test_a_relation_refuses_damaged_bytes(local: tuple[Path, Table], how: str) -
     (part,) = parts_of(folder)
     data = part.read_bytes()
     with duckdb.connect() as connection:
-        ours = table.to_duckdb(connection=connection)
+        connection.register("ours", table.to_duckdb(connection=connection))
         middle = len(data) // 3
         part.write_bytes(
             data[:middle]

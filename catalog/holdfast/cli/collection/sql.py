@@ -51,9 +51,9 @@ def sql(
     time, and a write of several collections is seen as a whole or not at all. The times are shown on stderr.
     Nothing is written to the location.
 
-    as_of('NAME', TIME) reads one collection at another time. There, TIME is also an expression of SQL, such as
-    now() - interval 1 hour. A time of the last minute may not be complete yet. With --or-earlier, the latest
-    complete time before it is used instead.
+    as_of('NAME', TIME) reads one collection at another time. There, TIME is also an expression of SQL,
+    such as now() - interval 1 hour. A time of the last minute may not be complete yet. With --or-earlier, the
+    latest complete time before it is used instead.
     """  # noqa: D301 - the escape is for the formatter of the help
     query = text_argument(query, "the query")
     from holdfast.cli.rows.show import show_rows

@@ -228,14 +228,12 @@ class Snapshot:
                 state = self._replanned(state, gone)
 
     @contextmanager
-    def files(
-        self, least_rows: int = 0, *, only_known: bool = False
-    ) -> Iterator[list[VerifiedFile] | None]:
+    def files(self, least_rows: int = 0, *, only_known: bool = False) -> Iterator[list[VerifiedFile] | None]:
         """The parts whose rows, without `_time` and `_diff`, are the contents; None if there are none.
 
         They are Parquet files of the snapshot's schema, and are kept while the block runs. Also None if there
-        fewer than `least_rows` rows, for a piece, a difference or a filtered snapshot, and with `only_known` if
-        a part is to be verified first. Raises the errors of `to_table`.
+        are fewer than `least_rows` rows, for a piece, a difference or a filtered snapshot, and with
+        `only_known` if a part is to be verified first. Raises the errors of `to_table`.
         """
         if self._wanted != EVERYTHING or self._after is not None or self._filter is not None:
             yield None

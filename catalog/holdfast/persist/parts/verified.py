@@ -162,7 +162,6 @@ def known_part(machine: Machine, part: Part) -> KnownPart:
     return known
 
 
-
 def is_known(machine: Machine, part: Part) -> bool:
     """Return whether `known_part` reads nothing of a part."""
     with _lock:

@@ -130,8 +130,8 @@ def whole_parts(
 ) -> list[KnownPart] | None:
     """Return the parts whose rows, together, are the contents at a time; None if some rows need a change.
 
-    Also None if there are fewer than `least_rows` rows, or with `only_known` if a part is to be verified first.
-    Raises `PartGone` and `CorruptBlob`.
+    Also None if there are fewer than `least_rows` rows, or with `only_known` if a part is to be
+    verified first. Raises `PartGone` and `CorruptBlob`.
     """
     parts = [part for run in runs for part in run if part.lower <= as_of]
     if len({column.name.casefold() for column in schema.columns}) < len(schema.columns):
