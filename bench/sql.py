@@ -8,19 +8,21 @@ distinct hashes of whole rows, `a range of keys` reads 1 % of the rows, and `a v
 values. The goal is 1.3 times DuckDB's time for the consolidated table.
 
 There are two ways to run a query. `holdfast.sql` names the location, in a process that has it open for the
-table. So each query looks at the location, opens the table and a connection of DuckDB, and closes them.
+table. So each query looks at the location, opens the table and a connection of DuckDB, and closes them. The
+client of the location stays open for some seconds, and is used again if the location is still the same.
 `to_duckdb` is the table as a relation of a connection, which stays open. The peer has such a connection too.
-All run in turns. The times are those of the clock, the shortest of the rounds: what else the machine does
-only adds to it. The note has the CPU time of the process, also the shortest.
+All run in turns. The first turn does not count: it reads and verifies the parts as a whole. The times are
+those of the clock, the shortest of the rounds: what else the machine does only adds to it. The note has the
+CPU time of the process, also the shortest.
 
 Holdfast verifies what it reads. All read only the columns that a query needs. DuckDB checks no bytes.
 
-For `holdfast.sql`, DuckDB decodes the parts itself, with all of its threads, if their rows are the contents
-as they are. For `to_duckdb` it takes the rows as a stream of Arrow. Two threads of ours decode it ahead, and
-Python makes each batch of it. In a row group, DuckDB decodes only the rows for which a condition holds.
-Arrow's reader decodes whole row groups. So `a value` is further from the goal than the others. There, the
-table of several runs also reads the key for each query: if an interrupted read has to continue with other
-parts, it goes on after a key.
+DuckDB decodes the parts itself, with all of its threads, if their rows are the contents as they are. For
+`to_duckdb` the table must be consolidated when the relation is made. Otherwise DuckDB takes the rows as a
+stream of Arrow. Two threads of ours decode it ahead, and Python makes each batch of it. In a row group,
+DuckDB decodes only the rows for which a condition holds. Arrow's reader decodes whole row groups. For
+`a value`, the table of several runs also reads the key for each query: if an interrupted read has to continue
+with other parts, it goes on after a key.
 """
 
 import os

@@ -123,12 +123,12 @@ def enter_for_query(
 ) -> tuple[StorageController, Callable[[bool], None]]:
     """Like `enter`, for a read. What leaves it takes whether the next query may use the client again.
 
-    If so, and nobody else uses the client, it stays open for up to `IDLE_S` seconds. Then the next query doesn't open
-    the location again, and doesn't verify again what was verified. This is so only for a `file://` location:
-    its URL has no secrets, and no server counts its connections. A query uses the client only if both stores
-    still have the location's id, in the same files. So a location that was deleted or made again is opened
-    anew. At most `_MOST_IDLE` clients stay, each with 4 open files, at most `_MOST_SHARDS` shards and
-    `_MOST_BYTES` of footers and checksums.
+    If so, and nobody else uses the client, it stays open until it was idle for `IDLE_S` seconds. Then the
+    next query doesn't open the location again, and doesn't verify again what was verified. This is only for
+    a `file://` location: its URL has no secrets, and no server counts its connections. A query uses the
+    client only if both stores still have the location's id, in the same files. So a location that was deleted
+    or made again is opened anew. At most `_MOST_IDLE` clients stay, each with 3 open files, at most
+    `_MOST_SHARDS` shards and `_MOST_BYTES` of footers and checksums.
     """
     if isinstance(url, PersistClient) or consensus is not None or not _where(url).startswith("file:"):
         controller, close = enter(url, "read", consensus=consensus)

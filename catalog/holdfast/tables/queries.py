@@ -410,6 +410,11 @@ def sql(
     `$name` (a dict). Nothing is written, unless `url` is a client that may write: then the tables are held
     until the result is closed, and reads at a time may complete it, as in `Table.read`.
 
+    All bytes that DuckDB gets are compared with checksums. The first read of a part by a client reads all of
+    it for that. A client of a local location stays open for 10 idle seconds, so a repeated query does not
+    verify the parts again. It never shows a location that was deleted, replaced or made again: each query
+    looks whether the location is still the same one.
+
     Raises:
         BadInput: DuckDB isn't installed, the query is not one SELECT, or DuckDB refuses it.
         AsOfNotYetAvailable: a table is not complete at the time. See `or_earlier`.
