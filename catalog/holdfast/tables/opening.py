@@ -178,10 +178,8 @@ def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool, consensus: 
     key = (where, consensus, mode, fork_count())
     with _lock:
         place = _places.get(key)
-        if place is None or not place.tables:
-            _close_gone(place)
-            place = _places.get(key)
-        if place is None:
+        if place is None or not (place.tables or place.client.location.is_there()):
+            _close_gone()
             place = _places[key] = _Place(open_client(where, mode, create=create, consensus=consensus), key)
         place.tables += 1
         return place
@@ -203,12 +201,12 @@ def _leave(place: _Place, *, stays: bool = False) -> None:
         each.close()
 
 
-def _close_gone(only: _Place | None) -> None:
-    """Close the idle clients whose location is not there any more: this one, or all of them.
+def _close_gone() -> None:
+    """Close the idle clients whose location is not there any more.
 
     A location that was moved can't be opened while a client of its former place is open.
     """
-    gone = [each for each in _idle() if only in (None, each) and not each.client.location.is_there()]
+    gone = [each for each in _idle() if not each.client.location.is_there()]
     _forget(gone)
     for each in gone:
         each.close()
