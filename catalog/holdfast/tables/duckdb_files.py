@@ -44,7 +44,7 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     def __init__(self) -> None:
         super().__init__()
         self._files: dict[str, tuple[VerifiedFile, Reading]] = {}
-        # The names since `forget_names`, with the size of each footer.
+        # The names that `serving` gave since `forget_names`, with the size of each footer.
         self._named: dict[str, int] = {}
         self._lock = ForkLock()
 
@@ -52,6 +52,8 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     def serving(self, files: Sequence[VerifiedFile], reading: Reading) -> Iterator[list[str]]:
         """Yield names under which DuckDB can read the files while the block runs."""
         paths = self.serve(files, reading)
+        with self._lock:
+            self._named.update(zip(paths, (file.footer_bytes for file in files), strict=True))
         try:
             yield paths
         finally:
@@ -70,12 +72,11 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
         """A name that no file has now. DuckDB knows the footer of a part by its name, if it has read it."""
         part = hashlib.blake2b(f"{_SECRET} {file.identity}".encode(), digest_size=16).hexdigest()
         name = next(name for turn in count() if (name := f"{part}-{turn}") not in self._files)
-        self._named[name] = file.footer_bytes
         return name
 
     @property
     def named_bytes(self) -> int:
-        """About what DuckDB keeps of the footers of files that have or had names since `forget_names`."""
+        """About what a database keeps of the footers that `serving` named since `forget_names`."""
         with self._lock:
             return sum(self._named.values())
 

@@ -518,3 +518,28 @@ def test_a_relation_is_not_read_after_its_table_was_closed(local: tuple[Path, Ta
         other.close()
         with pytest.raises(duckdb.Error, match="table t is closed"):
             ours.fetchall()
+
+
+def test_queries_that_run_together_use_different_names(
+    there: tuple[MemoryBlob, PersistClient, Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client, _ = there
+    query = "SELECT count(*) AS n FROM t"
+    expected = [{"n": MANY}]
+    with holdfast.sql(client, query) as first:
+        assert first.read().to_pylist() == expected
+    before = set(served._files)
+    with holdfast.sql(client, query) as first, holdfast.sql(client, query) as second:
+        names = set(served._files) - before
+        assert {name.rpartition("-")[2] for name in names} == {"0", "1"}
+        assert len({name.rpartition("-")[0] for name in names}) == 1
+        # The second one is bound, and has not begun. A new database follows.
+        monkeypatch.setattr("holdfast.tables.duckdb_database._FOOTER_BYTES", 0)
+        connect = mock.Mock(wraps=duckdb.connect)
+        monkeypatch.setattr(duckdb, "connect", connect)
+        assert first.read().to_pylist() == expected
+        with holdfast.sql(client, query) as third:
+            assert third.read().to_pylist() == expected
+        assert connect.call_count >= 1
+        assert second.read().to_pylist() == second.read().to_pylist() == expected
+    assert set(served._files) == before
