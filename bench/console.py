@@ -29,7 +29,7 @@ from common import Goal, Row, log, main, median, percentile, scratch
 
 import holdfast
 from holdfast.collections import CollectionSpec, StorageController
-from holdfast.console.places import Place, Places
+from holdfast.console.places import ShownPlace, ShownPlaces
 from holdfast.console.server import Console, LocalAccess, application
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.stores import StoreMetrics
@@ -45,7 +45,7 @@ SCHEMA = Schema.of({"id": "int64"}, {"name": "string", "value": "float64", "coun
 Get = Callable[[str], Awaitable[str]]
 
 
-class CountedPlace(Place):
+class CountedPlace(ShownPlace):
     """A location whose calls of the stores are counted."""
 
     def __init__(self, name: str, url: str) -> None:
@@ -68,10 +68,10 @@ class CountedPlace(Place):
 
 
 @asynccontextmanager
-async def served(place: Place) -> AsyncIterator[tuple[Get, aiohttp.ClientSession, str]]:
+async def served(place: ShownPlace) -> AsyncIterator[tuple[Get, aiohttp.ClientSession, str]]:
     """Serve a console of one location. Returns what gets a page, and a session for more."""
     access = LocalAccess()
-    runner = web.AppRunner(application(Console(Places({place.name: place}), access)), access_log=None)
+    runner = web.AppRunner(application(Console(ShownPlaces({place.name: place}), access)), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -149,7 +149,7 @@ async def overview(folder: Path) -> list[Row]:
         ]
         streams = [await session.get(f"{address}/events") for _ in range(PAGES)]
         await asyncio.sleep(1)
-        tick_s = Console(Places(), LocalAccess()).limits.tick_s
+        tick_s = Console(ShownPlaces(), LocalAccess()).limits.tick_s
         before = place.calls()
         await asyncio.sleep(tick_s * TICKS)
         each = (place.calls() - before) / TICKS

@@ -75,10 +75,10 @@ def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, 
     assert aiohttp is not None
     from holdfast.console.access import LocalAccess
     from holdfast.console.context import LOOPBACK
-    from holdfast.console.places import Places
+    from holdfast.console.places import ShownPlaces
     from holdfast.console.server import Console
 
-    places = Places.named(urls, consensus)
+    places = ShownPlaces.named(urls, consensus)
     try:
         for place in places:
             # A wrong URL is refused here, and not on a page.

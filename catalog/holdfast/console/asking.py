@@ -6,7 +6,7 @@ from typing import Final, ParamSpec, TypeVar
 from aiohttp import web
 
 from holdfast.console.context import console_of, viewer_of
-from holdfast.console.places import Place
+from holdfast.console.places import ShownPlace
 from holdfast.console.ticks import Ticks
 from holdfast.console.work import Work
 
@@ -17,7 +17,7 @@ WORK: Final = web.AppKey("work", Work)
 TICKS: Final = web.AppKey("ticks", Ticks)
 
 
-async def may_read_rows(request: web.Request, place: Place, name: str) -> bool:
+async def may_read_rows(request: web.Request, place: ShownPlace, name: str) -> bool:
     """Return whether the viewer may read the rows of a collection, by its name or id.
 
     It is decided by the id: names of collections and of resources differ. Raises `StorageError`.

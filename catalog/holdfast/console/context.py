@@ -7,7 +7,7 @@ from aiohttp import web
 
 from holdfast.console.access import Access, Viewer
 from holdfast.console.cluster import Cluster
-from holdfast.console.places import Place, Places
+from holdfast.console.places import ShownPlace, ShownPlaces
 from holdfast.console.work import Limits
 from holdfast.errors import BadInput
 
@@ -22,7 +22,7 @@ class Console:
     page of somebody else whose name was pointed at this address.
     """
 
-    places: Places
+    places: ShownPlaces
     access: Access
     cluster: Cluster | None = None
     hosts: frozenset[str] = LOOPBACK
@@ -35,7 +35,7 @@ class NotHere(BadInput):
 
 CONSOLE: Final = web.AppKey("console", Console)
 VIEWER: Final = web.RequestKey("viewer", Viewer)
-VISIBLE: Final = web.RequestKey("visible", tuple[Place, ...])
+VISIBLE: Final = web.RequestKey("visible", tuple[ShownPlace, ...])
 
 
 def console_of(request: web.Request) -> Console:
@@ -48,7 +48,7 @@ def viewer_of(request: web.Request) -> Viewer:
     return request[VIEWER]
 
 
-def visible_places(request: web.Request) -> tuple[Place, ...]:
+def visible_places(request: web.Request) -> tuple[ShownPlace, ...]:
     """The locations that the viewer may see."""
     try:
         return request[VISIBLE]
@@ -57,7 +57,7 @@ def visible_places(request: web.Request) -> tuple[Place, ...]:
         return ()
 
 
-def place_of(request: web.Request) -> Place:
+def place_of(request: web.Request) -> ShownPlace:
     """The location in the address of a request.
 
     Raises `NotHere` if there is none. A location that the viewer may not see looks the same.

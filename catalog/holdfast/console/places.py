@@ -32,7 +32,7 @@ _LEAST_SECRET: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PlaceLook:
     """What a location has at one moment: the records of its collections, and the state of their shards.
 
     `now_ms` is the store's clock, or the host's if the store has none. `taken_s` is the monotonic clock of
@@ -74,7 +74,7 @@ class _Records:
         )
 
 
-class Place:
+class ShownPlace:
     """One location. Thread-safe.
 
     `name` stands for it in addresses, and `url` on pages: it has no secrets. `given` is its name in the
@@ -110,7 +110,7 @@ class Place:
         self._log: ControllerLog | None = None
         self._records: _Records | None = None
         self._records_upper = -1
-        self._last: Look | None = None
+        self._last: PlaceLook | None = None
         self._failed: tuple[float, HoldfastError] | None = None
 
     @property
@@ -143,7 +143,7 @@ class Place:
             return f"--url {url}"
         return f"--url {url} --consensus {shlex.quote(shown_url(self._consensus))}"
 
-    def look(self, max_age_s: float = 0.0) -> Look:
+    def look(self, max_age_s: float = 0.0) -> PlaceLook:
         """Return what the location has now, or what it had at most `max_age_s` seconds ago.
 
         If nothing changed, it is one read of the consensus store, for all collections together. Raises
@@ -173,7 +173,7 @@ class Place:
         self._log = self._records = self._last = None
         self.__dict__.pop("controller", None)
 
-    def _look(self, last: Look | None) -> Look:
+    def _look(self, last: PlaceLook | None) -> PlaceLook:
         client = self.client
         if self._log is None:
             self._log = ControllerLog(client)
@@ -186,7 +186,7 @@ class Place:
             self._records_upper = states[records].upper
         if not self._records.shards <= wanted:
             states = self._states({records, *self._records.shards})
-        return Look(
+        return PlaceLook(
             now_ms=client.store_or_host_ms(),
             taken_s=taken_s,
             collections=self._records.collections,
@@ -208,19 +208,19 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Places:
+class ShownPlaces:
     """The locations of a console, by their names."""
 
-    all: Mapping[str, Place] = field(default_factory=dict)
+    all: Mapping[str, ShownPlace] = field(default_factory=dict)
 
     @classmethod
-    def named(cls, urls: Sequence[str], consensus: str | None = None) -> "Places":
+    def named(cls, urls: Sequence[str], consensus: str | None = None) -> "ShownPlaces":
         """The locations at these URLs, each with a short name of its own.
 
         A URL may also be a folder, or `@NAME` from the configuration file. `consensus` is the consensus store
         of the only URL. Raises `BadInput` for a name that the file doesn't have.
         """
-        places: dict[str, Place] = {}
+        places: dict[str, ShownPlace] = {}
         for given in urls:
             url, of_it = given, consensus
             if is_name(given):
@@ -228,10 +228,10 @@ class Places:
                 url, of_it = known.url, known.consensus
             url = location_url(url)
             name = _free(short_name(given, url), places)
-            places[name] = Place(name, url, of_it, given=given if is_name(given) else "")
+            places[name] = ShownPlace(name, url, of_it, given=given if is_name(given) else "")
         return cls(places)
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[ShownPlace]:
         return iter(self.all.values())
 
     def __len__(self) -> int:
@@ -248,7 +248,7 @@ class Places:
             each.close()
 
 
-def secrets_of_all(places: Iterable[Place]) -> frozenset[str]:
+def secrets_of_all(places: Iterable[ShownPlace]) -> frozenset[str]:
     """What no page about these locations may show."""
     return frozenset(each for place in places for each in place.secrets if len(each) >= _LEAST_SECRET)
 

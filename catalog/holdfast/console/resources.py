@@ -10,7 +10,7 @@ from aiohttp import web
 from holdfast.console.cluster import Json, Kind
 from holdfast.console.context import console_of, viewer_of
 from holdfast.console.facts.activity import ObjectName, name_of
-from holdfast.console.places import Look
+from holdfast.console.places import PlaceLook
 
 KINDS: Final[Sequence[Kind]] = ("catalogs", "storagecollections", "catalogmigrations", "collectionsnapshots")
 
@@ -49,7 +49,7 @@ async def visible_resources(request: web.Request, *, events: bool = False) -> Vi
     return Visible({kind: [body for body in found[kind] if _namespace(body) in seen] for kind in KINDS}, told)
 
 
-def collection_names(looks: Iterable[Look], collections: Iterable[Json]) -> dict[str, ObjectName]:
+def collection_names(looks: Iterable[PlaceLook], collections: Iterable[Json]) -> dict[str, ObjectName]:
     """The names of collections by their ids: of the resource if there is one, and otherwise of the record."""
     names = {
         info.collection_id: ObjectName("collection", "", info.name)

@@ -18,7 +18,7 @@ from holdfast.console.context import CONSOLE, VIEWER, VISIBLE, NotHere, console_
 from holdfast.console.context import Console as Console
 from holdfast.console.pages import ROUTES, is_open
 from holdfast.console.parameters import check_size
-from holdfast.console.places import Places as Places
+from holdfast.console.places import ShownPlaces as ShownPlaces
 from holdfast.console.rendering import PAGES, Pages, page
 from holdfast.console.ticks import Ticks
 from holdfast.console.work import Limits as Limits

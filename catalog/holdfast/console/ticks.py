@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.console.places import Look, Place
+from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.console.work import TooBusy, Work
 from holdfast.errors import HoldfastError
 from holdfast.text import without_passwords
@@ -24,7 +24,7 @@ WHOLE: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TickChange:
     """What changed in a location: names of collections, and `WHOLE` for the location itself.
 
     `reachable` is false while the location can't be read.
@@ -38,13 +38,13 @@ class Change:
 class Follower:
     """A page that follows changes."""
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[ShownPlace]) -> None:
         self.places = {place.name: place for place in places}
         self._changed: dict[str, set[str]] = {}
         self._reachable: dict[str, bool] = {}
         self._wake = asyncio.Event()
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: TickChange) -> None:
         """Add a change to those that the page has not got yet."""
         self._changed.setdefault(change.location, set()).update(change.names)
         self._reachable[change.location] = change.reachable
@@ -54,7 +54,7 @@ class Follower:
         """Wake the page without a change."""
         self._wake.set()
 
-    async def next(self, timeout_s: float) -> list[Change]:
+    async def next(self, timeout_s: float) -> list[TickChange]:
         """Wait for changes. Returns none after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -64,7 +64,7 @@ class Follower:
         self._wake.clear()
         changed, self._changed = self._changed, {}
         return [
-            Change(location, tuple(sorted(names)), self._reachable[location])
+            TickChange(location, tuple(sorted(names)), self._reachable[location])
             for location, names in changed.items()
         ]
 
@@ -85,7 +85,7 @@ class Ticks:
         self.closed = False
 
     @contextmanager
-    def follow(self, viewer: str, places: Sequence[Place]) -> Iterator[Follower]:
+    def follow(self, viewer: str, places: Sequence[ShownPlace]) -> Iterator[Follower]:
         """Follow the changes of locations. Raises `TooBusy` if the viewer has too many pages that do."""
         if self._streams.get(viewer, 0) >= self._work.limits.streams:
             raise TooBusy("too many pages follow changes", hint="close some of the pages")
@@ -116,8 +116,8 @@ class Ticks:
             for each in watched.followers:
                 each.end()
 
-    async def _watch(self, place: Place, watched: _Watched) -> None:
-        last: Look | None = None
+    async def _watch(self, place: ShownPlace, watched: _Watched) -> None:
+        last: PlaceLook | None = None
         reachable = True
         while True:
             try:
@@ -125,22 +125,22 @@ class Ticks:
             except HoldfastError as error:
                 if reachable:
                     _log.warning("can't read location %s: %s", place.name, without_passwords(str(error)))
-                    self._tell(watched, Change(place.name, (), reachable=False))
+                    self._tell(watched, TickChange(place.name, (), reachable=False))
                 reachable = False
             else:
                 names = changed(last, look) if last is not None else set()
                 if names or not reachable:
-                    self._tell(watched, Change(place.name, (WHOLE, *sorted(names))))
+                    self._tell(watched, TickChange(place.name, (WHOLE, *sorted(names))))
                 last, reachable = look, True
             await asyncio.sleep(self._work.limits.tick_s)
 
     @staticmethod
-    def _tell(watched: _Watched, change: Change) -> None:
+    def _tell(watched: _Watched, change: TickChange) -> None:
         for each in watched.followers:
             each.tell(change)
 
 
-def changed(before: Look, after: Look) -> set[str]:
+def changed(before: PlaceLook, after: PlaceLook) -> set[str]:
     """The names of the collections that differ between two looks, and `WHOLE` if the list of them does."""
     if before is after:
         return set()

@@ -20,7 +20,7 @@ from aiohttp import web
 from kubernetes.config import ConfigException
 
 from holdfast.console.context import LOOPBACK, Console
-from holdfast.console.places import Places
+from holdfast.console.places import ShownPlaces
 from holdfast.console.server import application
 from holdfast_operator.console.access import ClusterAccess
 from holdfast_operator.console.locations import Locations
@@ -67,7 +67,7 @@ class ClusterConsole:
             kube, self.resources, data_dir=options.data_dir, allowed=options.allowed_locations
         )
         self._console = Console(
-            places=Places(self.locations),
+            places=ShownPlaces(self.locations),
             access=ClusterAccess(Reviews(kube), self.resources),
             cluster=self.resources,
             hosts=LOOPBACK | options.hosts,

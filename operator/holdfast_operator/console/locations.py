@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.console.places import Place
+from holdfast.console.places import ShownPlace
 from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 from holdfast.persist import PersistClient
 from holdfast_operator.api.catalog import CatalogSpec
@@ -55,7 +55,7 @@ _CLOSE_SECONDS: Final = 60.0
 _THREADS: Final = 8
 
 
-class CatalogPlace(Place):
+class CatalogPlace(ShownPlace):
     """The location of one Catalog. It has a client once `open` has succeeded."""
 
     def __init__(self, catalog: ObjectKey, storage: Storage, credentials: Credentials) -> None:
@@ -109,7 +109,7 @@ class _Made:
     credentials: int
 
 
-class Locations(Mapping[str, Place]):
+class Locations(Mapping[str, ShownPlace]):
     """The places of all Catalogs by their names. For one event loop."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Locations(Mapping[str, Place]):
         self._secrets_read = clock()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="open")
 
-    def __getitem__(self, name: str) -> Place:
+    def __getitem__(self, name: str) -> ShownPlace:
         return self._made[name].place
 
     def __iter__(self) -> Iterator[str]:

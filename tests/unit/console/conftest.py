@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast.console.context import Console
-from holdfast.console.places import Place, Places
+from holdfast.console.places import ShownPlace, ShownPlaces
 from unit.console.browsing import Browser, access, served
 
 ORDERS = [
@@ -30,13 +30,13 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def place(shop: Path) -> Iterator[Place]:
-    (found,) = Places.named([str(shop)])
+def place(shop: Path) -> Iterator[ShownPlace]:
+    (found,) = ShownPlaces.named([str(shop)])
     yield found
     found.close()
 
 
 @pytest.fixture(scope="session")
-def browser(place: Place) -> Iterator[Browser]:
-    with served(Console(Places({place.name: place}), access())) as opened:
+def browser(place: ShownPlace) -> Iterator[Browser]:
+    with served(Console(ShownPlaces({place.name: place}), access())) as opened:
         yield opened

@@ -8,8 +8,8 @@ from holdfast.collections.record.state import CommandKind, CommandRecord
 from holdfast.console.facts.activity import (
     MOST_ENTRIES,
     MOST_TEXT,
+    ActivitySource,
     ObjectName,
-    Source,
     newest,
     of_commands,
     of_conditions,
@@ -35,7 +35,7 @@ def test_an_event_has_its_last_time_its_count_and_who_posted_it() -> None:
     (once,) = of_events([event("2026-01-02T03:04:05.000006Z", reportingInstance="operator-1", type="Normal")])
     assert (once.at_ms, once.source, once.about) == (
         1767323045000,
-        Source.EVENT,
+        ActivitySource.EVENT,
         ObjectName("Catalog", "a", "demo"),
     )
     assert (once.what, once.text, once.by, once.is_warning, once.times) == (

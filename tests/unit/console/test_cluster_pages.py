@@ -13,7 +13,7 @@ import holdfast
 from holdfast.console.access import LocalAccess, Viewer
 from holdfast.console.cluster import Json, Kind
 from holdfast.console.context import Console
-from holdfast.console.places import Places
+from holdfast.console.places import ShownPlaces
 from holdfast.console.server import application
 
 TOKEN = "token-of-a-test"
@@ -124,7 +124,7 @@ def pages(
         table.retain("30d")
 
     async def told() -> None:
-        console = Console(Places.named([str(tmp_path / "shop")]), Only(TOKEN), resources)
+        console = Console(ShownPlaces.named([str(tmp_path / "shop")]), Only(TOKEN), resources)
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with TestClient(TestServer(application(console)), headers=headers) as client:
             await story(client)

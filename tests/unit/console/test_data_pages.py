@@ -14,7 +14,7 @@ import holdfast
 from holdfast.catalog import Catalog, OpenMode, persist_catalog
 from holdfast.console.access import LocalAccess, Viewer
 from holdfast.console.context import Console
-from holdfast.console.places import Place, Places
+from holdfast.console.places import ShownPlace, ShownPlaces
 from holdfast.persist import PersistClient
 from unit.console.browsing import TOKEN, Browser, access, served
 from unit.console.test_catalog_facts import ORG, SECRETS, SHARD
@@ -72,8 +72,8 @@ class Visitor:
 
 @contextmanager
 def visiting(folder: Path, allowed: LocalAccess | None = None) -> Iterator[Visitor]:
-    place = Place("shop", f"file://{folder}")
-    with served(Console(Places({"shop": place}), allowed or access())) as browser:
+    place = ShownPlace("shop", f"file://{folder}")
+    with served(Console(ShownPlaces({"shop": place}), allowed or access())) as browser:
         yield Visitor(browser)
     place.close()
 

@@ -17,7 +17,7 @@ from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.overview import ordered, overview
 from holdfast.console.facts.shards import shard_list
 from holdfast.console.facts.trouble import Level
-from holdfast.console.places import Place, Places, secrets_of, short_name, shown_url
+from holdfast.console.places import ShownPlace, ShownPlaces, secrets_of, short_name, shown_url
 from holdfast.errors import NoLocation
 from holdfast.persist import PersistClient
 from holdfast.persist.stores import StoreMetrics
@@ -46,7 +46,7 @@ def test_the_overview_filters_and_sorts(browser: Browser) -> None:
     assert browser.get("/?q=ready%20orders").text.count("/collections/orders") == 1
 
 
-def test_a_collection_has_its_frontiers_shards_and_columns(browser: Browser, place: Place) -> None:
+def test_a_collection_has_its_frontiers_shards_and_columns(browser: Browser, place: ShownPlace) -> None:
     text = browser.get("/locations/shop/collections/orders").text
     for each in ("Frontiers", "Renditions", "Shards", "customer", "retention", "<svg", 'class="line upper"'):
         assert each in text
@@ -65,7 +65,7 @@ def test_a_name_of_the_hostile_kind_has_a_page(browser: Browser) -> None:
     assert "<b>bold" not in answer.text
 
 
-def test_facts_of_a_collection(place: Place) -> None:
+def test_facts_of_a_collection(place: ShownPlace) -> None:
     facts = collection_facts(place, "orders")
     history = facts.history
     assert [point.value for point in history.upper][-1] == facts.row.upper
@@ -83,8 +83,8 @@ def test_the_pages_write_nothing(shop: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(shop, copy)
     before = digest(copy)
-    (place,) = Places.named([str(copy)])
-    with served(Console(Places({place.name: place}), access())) as browser:
+    (place,) = ShownPlaces.named([str(copy)])
+    with served(Console(ShownPlaces({place.name: place}), access())) as browser:
         for path in ("/", "/locations/copy/collections/orders", "/locations/copy/shards"):
             assert browser.get(path).status == 200, path
     assert digest(copy) == before
@@ -92,7 +92,7 @@ def test_the_pages_write_nothing(shop: Path, tmp_path: Path) -> None:
 
 def test_a_second_look_is_one_read_of_consensus(shop: Path) -> None:
     metrics = StoreMetrics()
-    place = Place("shop", shop.as_uri(), metrics=metrics)
+    place = ShownPlace("shop", shop.as_uri(), metrics=metrics)
 
     def calls() -> dict[str, int]:
         return {name: stats.calls for name, stats in metrics.snapshot().items()}
@@ -110,7 +110,7 @@ def test_a_second_look_is_one_read_of_consensus(shop: Path) -> None:
 
 def test_a_look_sees_a_new_collection_and_new_rows(tmp_path: Path) -> None:
     with holdfast.table(tmp_path, "one", columns={"id": "int64"}, key=["id"]) as one:
-        place = Place("shop", tmp_path.as_uri())
+        place = ShownPlace("shop", tmp_path.as_uri())
         assert [(row.name, row.rows) for row in overview(place).collections] == [("one", 0)]
         one.upsert([{"id": 1}])
         with holdfast.table(tmp_path, "two", columns={"id": "int64"}, key=["id"]):
@@ -129,7 +129,7 @@ def test_trouble_comes_first(tmp_path: Path) -> None:
         id_ = controller.describe("c").collection_id
         job = controller.start_job(id_, "snapshot", "now", spec={})
         controller.fail_job(job.job_id, job.attempt, "the disk </b> is full")
-    place = Place("shop", tmp_path.as_uri())
+    place = ShownPlace("shop", tmp_path.as_uri())
     rows = ordered(overview(place).collections, "trouble")
     assert [(row.name, row.level) for row in rows] == [
         ("c", Level.WARNING),
@@ -138,13 +138,13 @@ def test_trouble_comes_first(tmp_path: Path) -> None:
     ]
     assert "the disk </b> is full" in rows[0].troubles[0].what
     assert rows[0].troubles[0].command.startswith("holdfast collection jobs c --url ")
-    with served(Console(Places({"shop": place}), access())) as browser:
+    with served(Console(ShownPlaces({"shop": place}), access())) as browser:
         text = browser.get("/locations/shop/collections/c").text
     assert "the disk &lt;/b&gt; is full" in text
 
 
 def test_a_location_that_is_gone_does_not_hide_the_others(shop: Path, tmp_path: Path) -> None:
-    places = Places.named([str(shop), str(tmp_path / "gone")])
+    places = ShownPlaces.named([str(shop), str(tmp_path / "gone")])
     with served(Console(places, access())) as browser:
         text = browser.get("/").text
         assert "/locations/shop/collections/orders" in text
@@ -176,7 +176,7 @@ def test_those_who_wait_for_a_failing_look_get_its_error(
 ) -> None:
     release, opened, looking = threading.Event(), [], Turnstile()
 
-    class Slow(Place):
+    class Slow(ShownPlace):
         @property
         def client(self) -> PersistClient:
             opened.append(1)
@@ -200,18 +200,18 @@ def test_those_who_wait_for_a_failing_look_get_its_error(
 
 def test_an_empty_location_says_what_to_do(tmp_path: Path) -> None:
     PersistClient.open(tmp_path).close()
-    place = Place("shop", tmp_path.as_uri())
-    with served(Console(Places({"shop": place}), access())) as browser:
+    place = ShownPlace("shop", tmp_path.as_uri())
+    with served(Console(ShownPlaces({"shop": place}), access())) as browser:
         assert "holdfast create orders" in browser.get("/").text
         assert browser.get("/locations/shop/shards").status == 200
-    assert shard_list(Place("shop", tmp_path.as_uri())).all == 0
+    assert shard_list(ShownPlace("shop", tmp_path.as_uri())).all == 0
 
 
 def test_no_page_has_the_password_of_a_url(tmp_path: Path) -> None:
     url = "postgresql://me:pl4nted@127.0.0.1:1/db?sslpassword=pl4nted2"
-    place = Place("db", url)
+    place = ShownPlace("db", url)
     assert place.secrets == {"pl4nted", "pl4nted2"}
-    with served(Console(Places({"db": place}), access())) as browser:
+    with served(Console(ShownPlaces({"db": place}), access())) as browser:
         for path in ("/", "/locations/db/shards", "/locations/db/collections/x", "/?q=pl4nted2"):
             assert "pl4nted" not in browser.get(path).text, path
     assert "pl4nted" not in place.arguments
@@ -242,7 +242,7 @@ def test_names_of_locations() -> None:
     assert short_name("", "s3://bucket") == "bucket"
     assert short_name("", "file:///data/my%20shop") == "my-shop"
     assert short_name("", "file:///") == "location"
-    assert list(Places.named(["/a/shop", "/b/shop", "/c/shop"]).all) == ["shop", "shop-2", "shop-3"]
+    assert list(ShownPlaces.named(["/a/shop", "/b/shop", "/c/shop"]).all) == ["shop", "shop-2", "shop-3"]
     assert list(secrets_of("postgresql://me:a%20b@h/")) == ["a%20b", "a b"]
 
 
@@ -257,7 +257,7 @@ def test_a_source_has_its_lag_and_its_bad_records(tmp_path: Path) -> None:
     url = tmp_path / "shop"
     done = CliRunner().invoke(main, ["ingest", str(spec), "--once", "--url", str(url)])
     assert done.exit_code == 0, done.output
-    place = Place("shop", url.as_uri())
+    place = ShownPlace("shop", url.as_uri())
     hidden, facts = (collection_facts(place, "fed", with_records=each) for each in (False, True))
     assert facts.feed is not None
     assert hidden.feed is not None
@@ -271,7 +271,7 @@ def test_a_source_has_its_lag_and_its_bad_records(tmp_path: Path) -> None:
     assert facts.feed.bad is not None
     (bad,) = facts.feed.bad
     assert bad.partition == "1.jsonl"
-    with served(Console(Places({"shop": place}), access())) as browser:
+    with served(Console(ShownPlaces({"shop": place}), access())) as browser:
         text = browser.get("/locations/shop/collections/fed").text
         assert "Records that could not be decoded" in text
         assert "<i>no" not in text

@@ -12,9 +12,9 @@ from holdfast.console.facts import rows as facts
 from holdfast.console.facts.rows import (
     Asked,
     Bounds,
-    Difference,
     OutOfTime,
     Reach,
+    RowsDifference,
     TimeRefused,
     cell_of,
     difference,
@@ -69,7 +69,7 @@ def schema_of(controller: StorageController) -> Any:
 
 def compare(
     controller: StorageController, start: int, end: int, asked: Asked = EVERYTHING, **bounds: Any
-) -> Difference:
+) -> RowsDifference:
     with reading(controller, "orders") as (reader, _):
         return difference(reader, schema_of(controller), start, end, asked, Bounds(**bounds))
 

@@ -3,9 +3,9 @@
 from xml.etree import ElementTree as ET
 
 from holdfast.console.drawing.slider import WIDTH, position, slider_svg
-from holdfast.console.facts.rows import Tick, Ticks
+from holdfast.console.facts.rows import SliderTicks, Tick
 
-TICKS = Ticks(
+TICKS = SliderTicks(
     100,
     200,
     (
@@ -17,7 +17,7 @@ TICKS = Ticks(
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def lines(kind: str, ticks: Ticks = TICKS) -> list[dict[str, str]]:
+def lines(kind: str, ticks: SliderTicks = TICKS) -> list[dict[str, str]]:
     tree = ET.fromstring(slider_svg(ticks, [150], "three times"))
     return [
         each.attrib for each in tree.iter() if each.tag.endswith("line") and kind in each.get("class", "")
@@ -51,6 +51,6 @@ def test_a_chosen_time_outside_of_the_picture_has_no_mark() -> None:
 
 
 def test_one_time_alone_has_a_place() -> None:
-    one = Ticks(7, 7, (Tick(7, 1),))
+    one = SliderTicks(7, 7, (Tick(7, 1),))
     assert position(7, one) == WIDTH
     assert lines("stored", one)

@@ -11,21 +11,21 @@ import pytest
 import holdfast
 from holdfast.console.access import Viewer
 from holdfast.console.context import Console
-from holdfast.console.places import Look, Place, Places
-from holdfast.console.ticks import Change, Ticks
+from holdfast.console.places import PlaceLook, ShownPlace, ShownPlaces
+from holdfast.console.ticks import TickChange, Ticks
 from holdfast.console.work import Limits, TooBusy, Work
 from unit.console.browsing import TOKEN, access, served
 
 FAST = Limits(tick_s=0.05)
 
 
-class Counted(Place):
+class Counted(ShownPlace):
     """A location that counts its looks."""
 
     looks = 0
     changed = threading.Condition()
 
-    def look(self, max_age_s: float = 0.0) -> Look:
+    def look(self, max_age_s: float = 0.0) -> PlaceLook:
         with self.changed:
             self.looks += 1
             self.changed.notify_all()
@@ -38,8 +38,8 @@ class Counted(Place):
 
 def test_a_page_hears_of_a_change(tmp_path: Path) -> None:
     with holdfast.table(tmp_path, "orders", columns={"id": "int64"}, key=["id"]) as orders:
-        place = Place("shop", tmp_path.as_uri())
-        with served(Console(Places({"shop": place}), access(), limits=FAST)) as browser:
+        place = ShownPlace("shop", tmp_path.as_uri())
+        with served(Console(ShownPlaces({"shop": place}), access(), limits=FAST)) as browser:
 
             async def follow() -> dict[str, object]:
                 headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -88,14 +88,14 @@ def test_looks_do_not_grow_with_pages_and_end_with_them(shop: Path) -> None:
 
 
 def test_a_page_that_reads_slowly_gets_one_change() -> None:
-    async def body() -> list[Change]:
+    async def body() -> list[TickChange]:
         ticks = Ticks(Work(FAST))
         with ticks.follow("a", []) as follower:
             for name in ("x", "y", "x"):
-                follower.tell(Change("shop", ("", name)))
+                follower.tell(TickChange("shop", ("", name)))
             return await follower.next(1.0)
 
-    assert asyncio.run(body()) == [Change("shop", ("", "x", "y"))]
+    assert asyncio.run(body()) == [TickChange("shop", ("", "x", "y"))]
 
 
 def test_a_viewer_has_a_bounded_number_of_streams() -> None:

@@ -4,7 +4,7 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from holdfast.console.facts.migration import Migration, Step, StepState
+from holdfast.console.facts.migration import Migration, MigrationStep, StepState
 
 _WIDTH: Final = 960
 _HEIGHT: Final = 44
@@ -31,7 +31,7 @@ def timeline(found: Migration) -> Markup | None:
     )
 
 
-def _part(step: Step, x: float, width: float) -> str:
+def _part(step: MigrationStep, x: float, width: float) -> str:
     middle = round(x + (width - _GAP) / 2, 1)
     kind = _KINDS[step.state]
     took = "" if step.took_ms is None else f" \N{MIDDLE DOT} {step.took_ms / 1000:.1f} s"

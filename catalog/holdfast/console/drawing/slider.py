@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import log1p
 from typing import Final
 
-from holdfast.console.facts.rows import Tick, Ticks
+from holdfast.console.facts.rows import SliderTicks, Tick
 
 WIDTH: Final = 1000
 _MIDDLE: Final = 26
@@ -16,7 +16,7 @@ _LEAST: Final = 3.0
 _MOST: Final = 22.0
 
 
-def slider_svg(ticks: Ticks, chosen: Sequence[int], label: str) -> str:
+def slider_svg(ticks: SliderTicks, chosen: Sequence[int], label: str) -> str:
     """The ticks, each with a line up for rows added and down for rows removed, and the chosen times.
 
     What is only known as stored rows has a line in both directions. `label` is for screen readers. It must
@@ -38,13 +38,13 @@ def slider_svg(ticks: Ticks, chosen: Sequence[int], label: str) -> str:
     )
 
 
-def position(time: int, ticks: Ticks) -> float:
+def position(time: int, ticks: SliderTicks) -> float:
     """Where a time is, from 0 to `WIDTH`."""
     span = ticks.last - ticks.first
     return (time - ticks.first) * WIDTH / span if span else WIDTH
 
 
-def _lines(tick: Tick, ticks: Ticks, most: int) -> list[str]:
+def _lines(tick: Tick, ticks: SliderTicks, most: int) -> list[str]:
     x = position(tick.time, ticks)
     if not tick.is_exact:
         length = _length(tick.rows, most)

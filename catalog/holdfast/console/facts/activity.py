@@ -30,7 +30,7 @@ MOST_TEXT: Final = 1000
 _REFERENCES: Final = ("catalogRef", "collectionRef")
 
 
-class Source(StrEnum):
+class ActivitySource(StrEnum):
     """Where an entry comes from."""
 
     EVENT = "event"
@@ -55,7 +55,7 @@ class ObjectName:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ActivityEntry:
     """Something that happened. `at_ms` is wall time.
 
     `by` is who did it, such as the program of a command, and `token` its fence token as text. Both may be
@@ -63,7 +63,7 @@ class Entry:
     """
 
     at_ms: int
-    source: Source
+    source: ActivitySource
     about: ObjectName
     what: str
     text: str
@@ -91,7 +91,9 @@ def parse_name(text: str) -> ObjectName | None:
             return None
 
 
-def newest(entries: Iterable[Entry], about: frozenset[ObjectName] | None = None) -> list[Entry]:
+def newest(
+    entries: Iterable[ActivityEntry], about: frozenset[ObjectName] | None = None
+) -> list[ActivityEntry]:
     """The latest `MOST_ENTRIES` entries, newest first. With `about`, only those about these objects."""
     chosen = (each for each in entries if about is None or each.about in about)
     return heapq.nlargest(MOST_ENTRIES, chosen, key=attrgetter("at_ms"))
@@ -118,7 +120,7 @@ def related(name: ObjectName, bodies: Iterable[Json]) -> frozenset[ObjectName]:
     return frozenset(found)
 
 
-def of_events(events: Iterable[Json]) -> Iterator[Entry]:
+def of_events(events: Iterable[Json]) -> Iterator[ActivityEntry]:
     """The entries of Events."""
     for event in events:
         about = event.get("involvedObject", {})
@@ -130,9 +132,9 @@ def of_events(events: Iterable[Json]) -> Iterator[Entry]:
         )
         if at is None:
             continue
-        yield Entry(
+        yield ActivityEntry(
             at,
-            Source.EVENT,
+            ActivitySource.EVENT,
             ObjectName(
                 str(about.get("kind", "")), str(about.get("namespace", "")), str(about.get("name", ""))
             ),
@@ -144,7 +146,7 @@ def of_events(events: Iterable[Json]) -> Iterator[Entry]:
         )
 
 
-def of_conditions(bodies: Iterable[Json]) -> Iterator[Entry]:
+def of_conditions(bodies: Iterable[Json]) -> Iterator[ActivityEntry]:
     """The last change of each condition of resources."""
     for body in bodies:
         for condition in body.get("status", {}).get("conditions", ()):
@@ -152,17 +154,19 @@ def of_conditions(bodies: Iterable[Json]) -> Iterator[Entry]:
             if at is not None:
                 what = f"{condition['type']} is {condition['status']}"
                 text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
-                yield Entry(at, Source.CONDITION, name_of(body), _shown(what), _shown(text))
+                yield ActivityEntry(at, ActivitySource.CONDITION, name_of(body), _shown(what), _shown(text))
 
 
-def of_commands(commands: Iterable[CommandRecord], names: Mapping[str, ObjectName]) -> Iterator[Entry]:
+def of_commands(
+    commands: Iterable[CommandRecord], names: Mapping[str, ObjectName]
+) -> Iterator[ActivityEntry]:
     """The entries of a controller's commands. `names` are the names of collections by id."""
     for each in commands:
         who = parse_who(each.who)
         by = who.program if who.user is None else f"{who.program} ({who.user})"
-        yield Entry(
+        yield ActivityEntry(
             each.at_ms,
-            Source.COMMAND,
+            ActivitySource.COMMAND,
             names.get(each.object_id) or ObjectName("collection", "", each.object_id),
             each.kind.name.lower().replace("_", " "),
             _shown(", ".join(_result(name, value) for name, value in each.result.items())),
@@ -171,19 +175,21 @@ def of_commands(commands: Iterable[CommandRecord], names: Mapping[str, ObjectNam
         )
 
 
-def of_jobs(jobs: Iterable[JobRecord], names: Mapping[str, ObjectName]) -> Iterator[Entry]:
+def of_jobs(jobs: Iterable[JobRecord], names: Mapping[str, ObjectName]) -> Iterator[ActivityEntry]:
     """The start and the end of each job's latest attempt."""
     for each in jobs:
         about = names.get(each.object_id) or ObjectName("collection", "", each.object_id)
         attempt = f"{each.slot}, attempt {each.attempt}"
         by = _shown(each.by)
         if each.started_ms:
-            yield Entry(each.started_ms, Source.JOB, about, f"{_shown(each.kind)} started", attempt, by=by)
+            yield ActivityEntry(
+                each.started_ms, ActivitySource.JOB, about, f"{_shown(each.kind)} started", attempt, by=by
+            )
         if each.finished_ms and each.state is not JobState.RUNNING:
             failed = each.state is JobState.FAILED
-            yield Entry(
+            yield ActivityEntry(
                 each.finished_ms,
-                Source.JOB,
+                ActivitySource.JOB,
                 about,
                 f"{_shown(each.kind)} {'failed' if failed else 'is done'}",
                 _shown(f"{attempt}: {each.error}" if failed else attempt),

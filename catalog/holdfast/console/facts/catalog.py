@@ -113,7 +113,7 @@ class AuditEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CatalogCommit:
     """A commit: its time in the catalog, when it was made, and by which process. None if it isn't known."""
 
     time: int
@@ -146,7 +146,7 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectChange:
+class CatalogObjectChange:
     """An object that was added (`sign` "+"), removed ("-") or changed ("~") between two times."""
 
     sign: str
@@ -162,7 +162,7 @@ class CatalogDifference:
 
     start: int
     end: int
-    changes: tuple[ObjectChange, ...]
+    changes: tuple[CatalogObjectChange, ...]
     added: int
     removed: int
     changed: int
@@ -258,17 +258,17 @@ def reading_catalog(client: PersistClient, shard_id: str) -> Iterator[tuple[Cata
             raise TimeRefused(message, error.since) from None
 
 
-def commits(client: PersistClient, reach: CatalogReach, most: int = MOST_EVENTS) -> tuple[Commit, ...]:
+def commits(client: PersistClient, reach: CatalogReach, most: int = MOST_EVENTS) -> tuple[CatalogCommit, ...]:
     """The last commits that can be read, in order."""
     first = max(reach.since, reach.upper - most)
-    found: dict[int, Commit] = {}
+    found: dict[int, CatalogCommit] = {}
     for row in client.appends(reach.shard_id, first).to_pylist():
         time = row["upper"] - 1
         if row["lower"] <= time and time < reach.upper:
-            found[time] = Commit(
+            found[time] = CatalogCommit(
                 time, row["wall_ms"], row["hostname"] or "", parse_who(row["purpose"] or "").program
             )
-    return tuple(found.get(time) or Commit(time, None, "", "") for time in range(first, reach.upper))
+    return tuple(found.get(time) or CatalogCommit(time, None, "", "") for time in range(first, reach.upper))
 
 
 def catalog_at(store: CatalogShard, as_of: int, search: str = "", most: int = MOST_OBJECTS) -> CatalogFacts:
@@ -321,7 +321,7 @@ def catalog_difference(
             if row.kind not in _NOT_COMPARED:
                 values = net.setdefault(row.key, {})
                 values[row.value] = values.get(row.value, 0) + diff
-    found: list[ObjectChange] = []
+    found: list[CatalogObjectChange] = []
     counts = {"+": 0, "-": 0, "~": 0}
     for key, values in sorted(net.items()):
         old = next((value for value, diff in values.items() if diff < 0), None)
@@ -337,7 +337,7 @@ def catalog_difference(
         if len(found) < most:
             names = before if new is None else after
             facts = names.facts(Row(key, new if new is not None else old or b""))
-            found.append(ObjectChange(change[0], facts.kind, facts.id, facts.path, change[1]))
+            found.append(CatalogObjectChange(change[0], facts.kind, facts.id, facts.path, change[1]))
     found.sort(key=lambda each: (_rank(each.kind), each.path.casefold(), each.id))
     shown = tuple(
         sorted((_event(after.json(row)) for row in events), key=lambda each: -each.id)[:MOST_EVENTS]

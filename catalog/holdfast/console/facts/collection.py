@@ -8,10 +8,10 @@ from holdfast.collections import CollectionHold, CollectionInfo, JobRecord, Rend
 from holdfast.collections.capabilities import collection_holds
 from holdfast.collections.frontiers import CollectionView
 from holdfast.collections.record.state import CommandRecord
-from holdfast.console.facts.feed import Feed, feed
+from holdfast.console.facts.feed import SourceFeed, feed
 from holdfast.console.facts.frontiers import FrontierHistory, frontier_history
 from holdfast.console.facts.overview import CollectionRow, row_of, view_of
-from holdfast.console.places import Look, Place
+from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.errors import CollectionNotFound
 from holdfast.persist.state.inspect import shard_info, stored_size
 
@@ -79,11 +79,11 @@ class CollectionFacts:
     all_jobs: int
     commands: tuple[CommandRecord, ...]
     history: FrontierHistory
-    feed: Feed | None
+    feed: SourceFeed | None
 
 
 def collection_facts(
-    place: Place, name: str, max_age_s: float = 0.0, *, with_records: bool = False
+    place: ShownPlace, name: str, max_age_s: float = 0.0, *, with_records: bool = False
 ) -> CollectionFacts:
     """Read a collection by its name or id. Raises `CollectionNotFound` and `StorageError`."""
     seen = place.look(max_age_s)
@@ -123,7 +123,7 @@ def _columns(info: CollectionInfo) -> Iterator[ColumnRow]:
         yield ColumnRow(each.name, str(each.type), each.nullable, each.name in keys, comment)
 
 
-def _renditions(seen: Look, info: CollectionInfo, view: CollectionView | None) -> Iterator[RenditionRow]:
+def _renditions(seen: PlaceLook, info: CollectionInfo, view: CollectionView | None) -> Iterator[RenditionRow]:
     known = view.uppers if view is not None else {}
     for each in reversed(info.renditions):
         shown = info.names.shown_columns(each.hash_columns)
@@ -142,7 +142,7 @@ def _renditions(seen: Look, info: CollectionInfo, view: CollectionView | None) -
         )
 
 
-def _shards(seen: Look, info: CollectionInfo) -> Iterator[ShardRow]:
+def _shards(seen: PlaceLook, info: CollectionInfo) -> Iterator[ShardRow]:
     """The shards of the current rendition first, and the metadata shard last."""
     for each in sorted(info.live, key=lambda each: each.id != info.holding.id):
         data = [_shard(seen, shard, "rows", each.id) for shard in each.shards]
@@ -161,7 +161,7 @@ def _shared(rows: Sequence[ShardRow]) -> Iterator[ShardRow]:
         yield replace(each, share=each.rows / most if most else 0.0)
 
 
-def _shard(seen: Look, shard: str, role: str, rendition: str) -> ShardRow:
+def _shard(seen: PlaceLook, shard: str, role: str, rendition: str) -> ShardRow:
     state = seen.states[shard]
     size = stored_size(state)
     return ShardRow(

@@ -6,7 +6,7 @@ from typing import Final
 from holdfast.collections import CollectionInfo
 from holdfast.collections.frontiers import CollectionView
 from holdfast.console.facts.trouble import lag_ms
-from holdfast.console.places import Look, Place
+from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.errors import AsOfTooEarly
 from holdfast.ingest.kept import behind_at, progress
 from holdfast.persist import SnapshotPart
@@ -27,7 +27,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class BadRecord:
+class RecentBadRecord:
     """A record of the source that could not be decoded. The reason may quote the record."""
 
     partition: str
@@ -37,7 +37,7 @@ class BadRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class SourceFeed:
     """The state of a source as of the last complete time.
 
     `trend` has how many messages it was behind at some earlier times of the collection and now.
@@ -55,12 +55,17 @@ class Feed:
     all_partitions: int
     trend: tuple[tuple[int, int], ...]
     caught_up_ms: int | None
-    bad: tuple[BadRecord, ...] | None
+    bad: tuple[RecentBadRecord, ...] | None
 
 
 def feed(
-    place: Place, seen: Look, info: CollectionInfo, view: CollectionView | None, *, with_records: bool
-) -> Feed | None:
+    place: ShownPlace,
+    seen: PlaceLook,
+    info: CollectionInfo,
+    view: CollectionView | None,
+    *,
+    with_records: bool,
+) -> SourceFeed | None:
     """Read how a source feeds a collection, or None if none does. Without `with_records`, no bad records."""
     if info.holding.pipeline is None or view is None:
         return None
@@ -73,7 +78,7 @@ def feed(
         (Partition(name, position, lags.get(name, 0)) for name, position in found.positions),
         key=lambda each: (-each.behind, each.name),
     )
-    return Feed(
+    return SourceFeed(
         source=found.source,
         slot=found.slot,
         messages=found.messages,
@@ -89,7 +94,7 @@ def feed(
 
 
 def _trend(
-    place: Place, info: CollectionInfo, seen: Look, upper: int, behind: int
+    place: ShownPlace, info: CollectionInfo, seen: PlaceLook, upper: int, behind: int
 ) -> tuple[tuple[int, int], ...]:
     pipeline = info.holding.pipeline
     assert pipeline is not None
@@ -116,13 +121,13 @@ def _caught_up(trend: tuple[tuple[int, int], ...]) -> int | None:
     return round(last * (last_ms - first_ms) / (first - last))
 
 
-def _bad(place: Place, info: CollectionInfo, upper: int) -> tuple[BadRecord, ...]:
+def _bad(place: ShownPlace, info: CollectionInfo, upper: int) -> tuple[RecentBadRecord, ...]:
     pipeline = info.holding.pipeline
     assert pipeline is not None
     rows = place.client.read_snapshot_part(
         SnapshotPart(pipeline.errors, upper - 1), ["partition", "position", "kind", "reason"]
     ).to_table()
     return tuple(
-        BadRecord(row["partition"], row["position"], row["kind"], row["reason"][:_MOST_REASON])
+        RecentBadRecord(row["partition"], row["position"], row["kind"], row["reason"][:_MOST_REASON])
         for row in rows.slice(0, MOST_ERRORS).to_pylist()
     )

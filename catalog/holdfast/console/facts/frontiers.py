@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.collections import CollectionInfo
-from holdfast.console.places import Look, Place
+from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.state import (
     AppendBatch,
@@ -63,7 +63,7 @@ class FrontierHistory:
     holds: tuple[HoldBar, ...]
 
 
-def frontier_history(place: Place, seen: Look, info: CollectionInfo) -> FrontierHistory:
+def frontier_history(place: ShownPlace, seen: PlaceLook, info: CollectionInfo) -> FrontierHistory:
     """Read the history of a collection's frontiers: two scans of logs. Raises `StorageError`."""
     metadata = seen.states[info.metadata_shard]
     data = seen.states[info.holding.shards[0]]
@@ -80,7 +80,7 @@ def frontier_history(place: Place, seen: Look, info: CollectionInfo) -> Frontier
     )
 
 
-def _log(place: Place, state: ShardState) -> list[StateDiff]:
+def _log(place: ShownPlace, state: ShardState) -> list[StateDiff]:
     """The versions of a shard that its log still has, up to the one that was seen."""
     first = max(1, state.seqno - MOST_VERSIONS + 1)
     entries = place.client.location.consensus.scan(state.shard_id, first, MOST_VERSIONS)

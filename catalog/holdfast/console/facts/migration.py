@@ -40,7 +40,7 @@ class StepState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MigrationStep:
     """A numbered step. `at_ms` is when it was done, and `took_ms` how long after the step before it."""
 
     number: int
@@ -70,7 +70,7 @@ class ObjectCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class MigrationCondition:
     """A condition of a resource."""
 
     type: str
@@ -98,14 +98,14 @@ class Migration:
     strategy: str
     truth: str
     stores: tuple[StoreSide, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[MigrationStep, ...]
     objects: tuple[ObjectCount, ...]
     rows: int | None
     bytes: int | None
     verify: str
-    verified: Condition | None
-    ready: Condition | None
-    shadow: Condition | None
+    verified: MigrationCondition | None
+    ready: MigrationCondition | None
+    shadow: MigrationCondition | None
     shadow_for: str
     created_ms: int | None
     started_ms: int | None
@@ -181,7 +181,7 @@ def migration(body: Json, catalog: Json | None = None, events: Iterable[Json] = 
 
 def steps_of(
     status: Json, destination: str, *, is_over: bool, events: Iterable[Json], back: bool = False
-) -> tuple[Step, ...]:
+) -> tuple[MigrationStep, ...]:
     """The steps to a destination. A strategy that is not known yet counts as OneTombstone.
 
     The first steps are the same with both. Events of the way forward don't count for a rollback.
@@ -205,7 +205,7 @@ def steps_of(
             state = StepState.DONE if step.number <= was_done or not was_done else StepState.SKIPPED
         took = at - before if at is not None and before is not None and at >= before else None
         before = at
-        shown.append(Step(step.number, str(step).partition(". ")[2], state, at, took))
+        shown.append(MigrationStep(step.number, str(step).partition(". ")[2], state, at, took))
     return tuple(shown)
 
 
@@ -224,11 +224,11 @@ def _times(events: Iterable[Json], texts: Mapping[int, str]) -> dict[int, int]:
     return found
 
 
-def condition(body: Json, type_: str) -> Condition | None:
+def condition(body: Json, type_: str) -> MigrationCondition | None:
     """A condition of a resource, or None."""
     for each in body.get("status", {}).get("conditions", ()):
         if each.get("type") == type_:
-            return Condition(
+            return MigrationCondition(
                 type_,
                 str(each.get("status", "Unknown")),
                 _shown(each.get("reason")),

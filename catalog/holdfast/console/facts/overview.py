@@ -7,7 +7,7 @@ from typing import Final
 from holdfast.collections import CollectionInfo
 from holdfast.collections.frontiers import CollectionView, look
 from holdfast.console.facts.trouble import HeldBy, Level, Trouble, held_back_by, lag_ms, troubles
-from holdfast.console.places import Look, Place
+from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.errors import HoldfastError, TornRendition
 from holdfast.persist.state.inspect import stored_size
 
@@ -60,7 +60,7 @@ class PlaceRow:
         return sum(each.bytes for each in self.collections)
 
 
-def overview(place: Place, max_age_s: float = 0.0) -> PlaceRow:
+def overview(place: ShownPlace, max_age_s: float = 0.0) -> PlaceRow:
     """The overview of a location. One that can't be read has its error instead of rows."""
     try:
         seen = place.look(max_age_s)
@@ -70,7 +70,7 @@ def overview(place: Place, max_age_s: float = 0.0) -> PlaceRow:
     return PlaceRow(place.name, place.url, seen.now_ms, rows)
 
 
-def view_of(seen: Look, info: CollectionInfo) -> tuple[CollectionView | None, str]:
+def view_of(seen: PlaceLook, info: CollectionInfo) -> tuple[CollectionView | None, str]:
     """The frontiers of a collection at the moment of a look, or why it has none."""
     states = seen.states
     try:
@@ -84,7 +84,7 @@ def view_of(seen: Look, info: CollectionInfo) -> tuple[CollectionView | None, st
     return found, ""
 
 
-def row_of(place: Place, seen: Look, info: CollectionInfo) -> CollectionRow:
+def row_of(place: ShownPlace, seen: PlaceLook, info: CollectionInfo) -> CollectionRow:
     """The row of a collection."""
     view, torn = view_of(seen, info)
     states = seen.states
@@ -118,7 +118,7 @@ def row_of(place: Place, seen: Look, info: CollectionInfo) -> CollectionRow:
     )
 
 
-def bad_updates(seen: Look, info: CollectionInfo) -> int | None:
+def bad_updates(seen: PlaceLook, info: CollectionInfo) -> int | None:
     """The stored updates of the bad records of a collection. None if no source feeds it."""
     pipeline = info.holding.pipeline
     return None if pipeline is None else stored_size(seen.states[pipeline.errors]).rows

@@ -159,7 +159,7 @@ class ChangedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowsDifference:
     """The difference of two times. `is_whole` if all of its rows are here and counted.
 
     `changed` counts keys with one row before and another one after. Their rows are in `added` and `removed`
@@ -307,7 +307,7 @@ def difference(
     end: int,
     asked: Asked,
     bounds: Bounds = Bounds(),
-) -> Difference:
+) -> RowsDifference:
     """What was added and removed between two times that can be read, in the order of the key.
 
     `described` returns the schema of the collection as of now. It is called after the rows were read. Only
@@ -346,7 +346,7 @@ def difference(
         # Rows that moved to another shard are summed here.
         added = sum(diff for diff in diffs if diff > 0)
         removed = -sum(diff for diff in diffs if diff < 0)
-    return Difference(
+    return RowsDifference(
         start,
         end,
         columns,
@@ -583,7 +583,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticks:
+class SliderTicks:
     """The ticks of a time slider from `first` to `last`. `is_zoomed` if that is a part of all times.
 
     `is_thinned` if several times share a tick because there are very many.
@@ -611,7 +611,7 @@ _REFINED_ROWS: Final = 200_000
 _ZOOMED_ROWS: Final = 2_000_000
 
 
-def ticks_of(reader: CollectionReader, reach: Reach, zoom: tuple[int, int] | None = None) -> Ticks:
+def ticks_of(reader: CollectionReader, reach: Reach, zoom: tuple[int, int] | None = None) -> SliderTicks:
     """The ticks between two times, or of all times that can be read.
 
     They are the bounds of what is stored together. Of few rows, and of not too many rows when zoomed, the
@@ -619,7 +619,7 @@ def ticks_of(reader: CollectionReader, reach: Reach, zoom: tuple[int, int] | Non
     """
     latest = reach.latest
     if latest is None:
-        return Ticks(reach.since, reach.since, ())
+        return SliderTicks(reach.since, reach.since, ())
     stored = [(time_, rows) for time_, rows in reader.change_counts(reach.since) if time_ > reach.since]
     first, last = _limits(stored, reach.since, latest, zoom)
     total = sum(rows for time_, rows in stored if time_ > first)
@@ -637,7 +637,7 @@ def ticks_of(reader: CollectionReader, reach: Reach, zoom: tuple[int, int] | Non
         room = max(1, (last - ticks[0].time) // 20)
         first = max(reach.since, ticks[0].time - room)
     thin = _thinned(ticks, first, last)
-    return Ticks(first, last, tuple(thin), zoom is not None, len(thin) < len(ticks))
+    return SliderTicks(first, last, tuple(thin), zoom is not None, len(thin) < len(ticks))
 
 
 def _limits(

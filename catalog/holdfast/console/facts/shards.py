@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.collections.controller_log import controller_shard_id
 from holdfast.console.context import NotHere
-from holdfast.console.places import Look, Place
+from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.persist.ids import fingerprint
 from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.inspect import stored_size
@@ -101,7 +101,7 @@ class ShardFacts:
     schemas: tuple[tuple[int, str], ...]
 
 
-def shard_list(place: Place, max_age_s: float = 0.0) -> ShardList:
+def shard_list(place: ShownPlace, max_age_s: float = 0.0) -> ShardList:
     """The shards of a location: those of collections, and at most as many others as a page shows."""
     seen = place.look(max_age_s)
     ids = place.client.shards()
@@ -113,7 +113,7 @@ def shard_list(place: Place, max_age_s: float = 0.0) -> ShardList:
     return ShardList(tuple(lines[:MOST_SHARDS]), len(ids), len(lines), seen.now_ms)
 
 
-def shard_facts(place: Place, shard: str, max_age_s: float = 0.0) -> ShardFacts:
+def shard_facts(place: ShownPlace, shard: str, max_age_s: float = 0.0) -> ShardFacts:
     """Read one shard. Raises `NotHere` if the location has none with this id."""
     seen = place.look(max_age_s)
     state = seen.states.get(shard)
@@ -140,12 +140,12 @@ def shard_facts(place: Place, shard: str, max_age_s: float = 0.0) -> ShardFacts:
     )
 
 
-def _states(place: Place, shards: Iterable[str]) -> dict[str, ShardState]:
+def _states(place: ShownPlace, shards: Iterable[str]) -> dict[str, ShardState]:
     machines = [place.client.session.machine(shard) for shard in sorted(shards)]
     return {state.shard_id: state for state in refresh_all(machines)}
 
 
-def _owners(place: Place, seen: Look) -> dict[str, tuple[str, str]]:
+def _owners(place: ShownPlace, seen: PlaceLook) -> dict[str, tuple[str, str]]:
     """What each shard is, and the collection that has it."""
     found = {controller_shard_id(place.client.location_id): ("the records of all collections", "")}
     for name, shard in place.client.names().items():
@@ -182,7 +182,7 @@ def _holds(state: ShardState) -> list[HoldLine]:
     return sorted([*leased, *critical], key=lambda hold: hold.since)
 
 
-def _versions(place: Place, state: ShardState) -> list[VersionLine]:
+def _versions(place: ShownPlace, state: ShardState) -> list[VersionLine]:
     """The latest versions in the log, newest first."""
     first = max(1, state.seqno - MOST_VERSIONS + 1)
     entries = place.client.location.consensus.scan(state.shard_id, first, MOST_VERSIONS)

@@ -10,14 +10,20 @@ from aiohttp import web
 from holdfast.console.asking import ask
 from holdfast.console.context import console_of, visible_places
 from holdfast.console.facts import activity
-from holdfast.console.facts.activity import MOST_ENTRIES, Entry, ObjectName, Source, parse_name
+from holdfast.console.facts.activity import (
+    MOST_ENTRIES,
+    ActivityEntry,
+    ActivitySource,
+    ObjectName,
+    parse_name,
+)
 from holdfast.console.parameters import choice, text
-from holdfast.console.places import Look, Place
+from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.console.rendering import freshness_s, page
 from holdfast.console.resources import collection_names, visible_resources
 from holdfast.errors import BadInput, HoldfastError
 
-_ALL: Final = ("", *(each.value for each in Source))
+_ALL: Final = ("", *(each.value for each in ActivitySource))
 _MOST_OBJECTS: Final = 1000
 
 
@@ -54,7 +60,7 @@ async def show(request: web.Request) -> web.Response:
         matching=sum(wanted is None or each.about in wanted for each in matching),
         most=MOST_ENTRIES,
         objects=_offered(objects, about),
-        sources=list(Source),
+        sources=list(ActivitySource),
         asked=asked,
         source=source,
         words=words,
@@ -64,11 +70,11 @@ async def show(request: web.Request) -> web.Response:
     )
 
 
-async def _looks(request: web.Request) -> tuple[list[Look], list[tuple[str, str]]]:
+async def _looks(request: web.Request) -> tuple[list[PlaceLook], list[tuple[str, str]]]:
     """The looks at the locations, and the names of those that can't be read with the reason."""
     places = visible_places(request)
 
-    async def one(place: Place) -> Look | HoldfastError:
+    async def one(place: ShownPlace) -> PlaceLook | HoldfastError:
         try:
             return await ask(request, place.look, freshness_s(request))
         except HoldfastError as error:
@@ -80,7 +86,7 @@ async def _looks(request: web.Request) -> tuple[list[Look], list[tuple[str, str]
         for place, each in zip(places, found, strict=True)
         if isinstance(each, HoldfastError)
     ]
-    return [each for each in found if isinstance(each, Look)], errors
+    return [each for each in found if isinstance(each, PlaceLook)], errors
 
 
 def _offered(objects: list[ObjectName], about: ObjectName | None) -> list[ObjectName]:
@@ -89,6 +95,6 @@ def _offered(objects: list[ObjectName], about: ObjectName | None) -> list[Object
     return [*first, *objects[:_MOST_OBJECTS]]
 
 
-def _matches(entry: Entry, words: str) -> bool:
+def _matches(entry: ActivityEntry, words: str) -> bool:
     hay = f"{entry.about} {entry.what} {entry.text} {entry.by}".casefold()
     return all(word in hay for word in words.casefold().split())

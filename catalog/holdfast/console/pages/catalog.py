@@ -12,10 +12,10 @@ from holdfast.console.asking import ask
 from holdfast.console.context import place_of
 from holdfast.console.drawing.slider import slider_svg
 from holdfast.console.facts.catalog import (
+    CatalogCommit,
     CatalogDifference,
     CatalogFacts,
     CatalogReach,
-    Commit,
     catalog_at,
     catalog_difference,
     catalogs_in,
@@ -23,9 +23,9 @@ from holdfast.console.facts.catalog import (
     reading_catalog,
     shard_of,
 )
-from holdfast.console.facts.rows import Tick, Ticks, TimeRefused
+from holdfast.console.facts.rows import SliderTicks, Tick, TimeRefused
 from holdfast.console.parameters import text
-from holdfast.console.places import Place
+from holdfast.console.places import ShownPlace
 from holdfast.console.rendering import page
 from holdfast.errors import BadInput, HoldfastError
 
@@ -33,7 +33,7 @@ _NAMES: Final = ("catalog", "as_of", "to", "q")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class CatalogAddress:
     """What the address of the page says. Empty values are left out of it."""
 
     path: str
@@ -55,12 +55,12 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownCatalog:
     """What the page shows: a catalog at one time or the difference of two, or why it can't."""
 
     catalogs: tuple[str, ...] = ()
     reach: CatalogReach | None = None
-    commits: tuple[Commit, ...] = ()
+    commits: tuple[CatalogCommit, ...] = ()
     as_of: int | None = None
     to: int | None = None
     facts: CatalogFacts | None = None
@@ -73,7 +73,7 @@ async def show(request: web.Request) -> web.Response:
     """Show a catalog."""
     place = place_of(request)
     path = f"/locations/{quote(place.name, safe='')}/catalog"
-    address = Address(path, **{each: text(request, each) for each in _NAMES})
+    address = CatalogAddress(path, **{each: text(request, each) for each in _NAMES})
     shown = await ask(request, _shown, place, address)
     ticks = None if shown.reach is None else _ticks(shown.reach)
     return page(
@@ -88,14 +88,14 @@ async def show(request: web.Request) -> web.Response:
         ticks=ticks,
         slider=None if ticks is None else _slider(shown, ticks, address),
         made={each.time: each for each in shown.commits},
-        **{each: getattr(shown, each) for each in Shown.__slots__ if each != "commits"},
+        **{each: getattr(shown, each) for each in ShownCatalog.__slots__ if each != "commits"},
         status=400 if shown.refused or shown.problem else 200,
     )
 
 
-def _shown(place: Place, address: Address) -> Shown:
+def _shown(place: ShownPlace, address: CatalogAddress) -> ShownCatalog:
     client = place.client
-    found = Shown()
+    found = ShownCatalog()
     try:
         if not address.catalog:
             found = replace(found, catalogs=catalogs_in(client, place.look(60.0).states))
@@ -117,12 +117,12 @@ def _shown(place: Place, address: Address) -> Shown:
         return replace(found, problem=problem)
 
 
-def _ticks(reach: CatalogReach) -> Ticks:
+def _ticks(reach: CatalogReach) -> SliderTicks:
     few = range(max(reach.since, reach.upper - 240), reach.upper)
-    return Ticks(reach.since, reach.latest, tuple(Tick(time, 1) for time in few))
+    return SliderTicks(reach.since, reach.latest, tuple(Tick(time, 1) for time in few))
 
 
-def _slider(shown: Shown, ticks: Ticks, address: Address) -> dict[str, Any]:
+def _slider(shown: ShownCatalog, ticks: SliderTicks, address: CatalogAddress) -> dict[str, Any]:
     """What the template needs for the slider: a step is a commit."""
     chosen = [each for each in (shown.as_of, shown.to) if each is not None]
     label = f"Commits {ticks.first} to {ticks.last}"
@@ -146,7 +146,7 @@ def _slider(shown: Shown, ticks: Ticks, address: Address) -> dict[str, Any]:
     }
 
 
-def _handles(shown: Shown) -> Sequence[tuple[str, str, int]]:
+def _handles(shown: ShownCatalog) -> Sequence[tuple[str, str, int]]:
     if shown.as_of is None:
         return ()
     if shown.to is None:

@@ -7,7 +7,7 @@ from holdfast.console.asking import ask, may_read_rows
 from holdfast.console.context import place_of
 from holdfast.console.drawing import frontiers, jobs
 from holdfast.console.facts.collection import collection_facts
-from holdfast.console.facts.feed import Feed
+from holdfast.console.facts.feed import SourceFeed
 from holdfast.console.facts.trouble import quoted
 from holdfast.console.rendering import freshness_s, number, page
 from holdfast.text import age
@@ -43,7 +43,7 @@ async def show(request: web.Request) -> web.Response:
     )
 
 
-def _trend(feed: Feed | None) -> str:
+def _trend(feed: SourceFeed | None) -> str:
     """How the lag changes, in words."""
     if feed is None:
         return ""

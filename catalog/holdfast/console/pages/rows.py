@@ -17,10 +17,10 @@ from holdfast.console.context import NotHere, place_of
 from holdfast.console.drawing.slider import slider_svg
 from holdfast.console.facts.rows import (
     Asked,
-    Difference,
     Reach,
+    RowsDifference,
     RowsPage,
-    Ticks,
+    SliderTicks,
     TimeRefused,
     difference,
     parse_zoom,
@@ -31,7 +31,7 @@ from holdfast.console.facts.rows import (
 )
 from holdfast.console.facts.trouble import quoted
 from holdfast.console.parameters import text
-from holdfast.console.places import Place
+from holdfast.console.places import ShownPlace
 from holdfast.console.rendering import collection_path, is_wall, iso, page
 from holdfast.errors import BadInput, HoldfastError
 
@@ -41,7 +41,7 @@ _ZOOM: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class RowsAddress:
     """What the address of the page says. Empty values are left out of it."""
 
     path: str
@@ -66,16 +66,16 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownRows:
     """What the page shows: rows, a difference or one row, or why it can't. `refused` is about times."""
 
     name: str
     reach: Reach | None = None
     as_of: int | None = None
     to: int | None = None
-    ticks: Ticks | None = None
+    ticks: SliderTicks | None = None
     rows: RowsPage | None = None
-    changes: Difference | None = None
+    changes: RowsDifference | None = None
     refused: TimeRefused | None = None
     problem: HoldfastError | None = None
 
@@ -88,7 +88,7 @@ async def show(request: web.Request) -> web.Response:
             f"you may not read the rows of collection {name[:60]!r}",
             hint="ask for the role holdfast-data-reader; its status is on the page of the collection",
         )
-    address = Address(
+    address = RowsAddress(
         collection_path(place.name, name, "rows"), **{each: text(request, each) for each in _NAMES}
     )
     shown = await ask(request, _shown, place, name, address)
@@ -105,14 +105,14 @@ async def show(request: web.Request) -> web.Response:
         slider=None if shown.ticks is None else _slider(shown, address),
         command=_command(place, shown, address),
         picked=_listed(address.columns),
-        **{each: getattr(shown, each) for each in Shown.__slots__},
+        **{each: getattr(shown, each) for each in ShownRows.__slots__},
         status=400 if shown.refused or shown.problem else 200,
     )
 
 
-def _shown(place: Place, name: str, address: Address) -> Shown:
+def _shown(place: ShownPlace, name: str, address: RowsAddress) -> ShownRows:
     with reading(place.controller, name) as (reader, reach):
-        found = Shown(reach.name, reach)
+        found = ShownRows(reach.name, reach)
         try:
             found = replace(found, ticks=ticks_of(reader, reach, parse_zoom(address.zoom)))
             as_of = reach.time(address.as_of)
@@ -143,7 +143,7 @@ def _listed(columns: str) -> list[str]:
     return [name for each in columns.split(",") if (name := each.strip())]
 
 
-def _slider(shown: Shown, address: Address) -> Mapping[str, Any]:
+def _slider(shown: ShownRows, address: RowsAddress) -> Mapping[str, Any]:
     """What the template needs for the slider."""
     ticks, reach = shown.ticks, shown.reach
     assert ticks is not None
@@ -174,7 +174,7 @@ def _slider(shown: Shown, address: Address) -> Mapping[str, Any]:
     }
 
 
-def _handles(shown: Shown) -> Sequence[tuple[str, str, int]]:
+def _handles(shown: ShownRows) -> Sequence[tuple[str, str, int]]:
     if shown.as_of is None:
         return ()
     if shown.to is None:
@@ -182,13 +182,13 @@ def _handles(shown: Shown) -> Sequence[tuple[str, str, int]]:
     return (("as_of", "From", shown.as_of), ("to", "To", shown.to))
 
 
-def _link(address: Address, name: str, time: int | None, reach: Reach) -> str:
+def _link(address: RowsAddress, name: str, time: int | None, reach: Reach) -> str:
     if time is None or not reach.since <= time < reach.upper:
         return ""
     return address(**{name: time})
 
 
-def _zoomed(address: Address, shown: Shown, ticks: Ticks) -> str:
+def _zoomed(address: RowsAddress, shown: ShownRows, ticks: SliderTicks) -> str:
     """The address with the part of the times around the chosen ones. Empty if that is no smaller."""
     if shown.as_of is None:
         return ""
@@ -204,7 +204,7 @@ def _moment(time: int) -> str:
     return iso(time) if is_wall(time) else str(time)
 
 
-def _command(place: Place, shown: Shown, address: Address) -> str:
+def _command(place: ShownPlace, shown: ShownRows, address: RowsAddress) -> str:
     """The command that shows the same rows."""
     if shown.as_of is None:
         return ""

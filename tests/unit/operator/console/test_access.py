@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from kubernetes.client import ApiClient, Configuration
 
 from holdfast.console.context import Console
-from holdfast.console.places import Places
+from holdfast.console.places import ShownPlaces
 from holdfast.console.server import application
 from holdfast.errors import StoreUnreachable
 from holdfast_operator.api.names import Kind
@@ -69,7 +69,7 @@ class Cluster:
     async def console(self) -> AsyncIterator[TestClient[Any, Any]]:
         reviews = Reviews(self.kube, clock=lambda: self.now)
         access = ClusterAccess(reviews, Resources(self.kube))
-        console = Console(places=Places({}), access=access)
+        console = Console(places=ShownPlaces({}), access=access)
         async with TestClient(TestServer(application(console))) as client:
             yield client
 
