@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = (ROOT / "catalog/holdfast/console/static/vendor", ROOT / "tests/browser/vendor")
+FOLDERS = (ROOT / "tests/browser/vendor",)
 LIST = "VENDORED.toml"
 
 

@@ -229,10 +229,10 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def _assets() -> dict[str, Asset]:
-    """The files in `static` and in `static/vendor`, by their names."""
+    """The files in `static`, by their names."""
     found: dict[str, Asset] = {}
     static = files("holdfast.console").joinpath("static")
-    for file in (*static.iterdir(), *static.joinpath("vendor").iterdir()):
+    for file in static.iterdir():
         suffix = file.name[file.name.rfind(".") :]
         if _STATIC.fullmatch(file.name) and suffix in _TYPES:
             body = file.read_bytes()

@@ -123,7 +123,6 @@
       if (scrolled[index]) [each.scrollLeft, each.scrollTop] = scrolled[index];
     });
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
-    if (window.htmx) window.htmx.process(fresh);
   }
 
   function follow() {
