@@ -47,6 +47,7 @@ class PageRun:
         names = "|".join(re.escape(name) for name in sorted(self._places, key=len, reverse=True))
         self._place = re.compile(rf"(?<![\w.])(?:{names})")
         self._names: dict[str, Any] = {"__name__": "example"}
+        self._variables = dict(os.environ)
         self._shell = _Shell(folder, dict(os.environ if environment is None else environment))
 
     def __enter__(self) -> Self:
@@ -56,7 +57,9 @@ class PageRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the shell."""
+        """End the shell, and give the process its variables back, which a page's Python may have set."""
+        os.environ.clear()
+        os.environ.update(self._variables)
         self._shell.close()
 
     def here(self, text: str) -> str:
