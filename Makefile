@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 LINTS := lint-format lint-code lint-types lint-imports lint-names lint-proto lint-crds lint-charts lint-docs
-.PHONY: help setup demo soak faults moves check check-tests test test-all ci lint $(LINTS) format bench sim crds docs docs-serve release-check audit pin-base vendor proto new-catalog-version format-fixture clean
+.PHONY: help setup demo soak faults moves check check-tests test test-all ci lint $(LINTS) format bench sim crds docs docs-serve release-check audit pin-base pictures vendor proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -115,6 +115,9 @@ release-check: setup  ## build wheels, charts, the image and an SBOM into dist/,
 
 pin-base: setup  ## write the digest of the released image's base to operator/base/Dockerfile
 	@PYTHONPATH=tests $(BIN)/python checks/base.py --pin
+
+pictures: setup  ## draw the pictures of the console in docs/images, with a real console in Chromium
+	@PYTHONPATH=tests $(BIN)/python docs/console_pictures.py
 
 vendor: setup  ## get the files from npm that the repository contains, in the versions of their VENDORED.toml
 	@$(BIN)/python checks/vendored.py --renew

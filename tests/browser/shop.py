@@ -31,9 +31,14 @@ _ITEMS = ("apple", "pear", "plum", "quince", "medlar", "cherry")
 
 
 def build(
-    url: str, consensus: str | None = None, *, folder: Path, credentials: Mapping[str, str] | None = None
+    url: str,
+    consensus: str | None = None,
+    *,
+    folder: Path,
+    credentials: Mapping[str, str] | None = None,
+    odd: bool = True,
 ) -> None:
-    """Fill a new location. `folder` is for the files of a source."""
+    """Fill a new location. `folder` is for the files of a source. Without `odd`, all names are usual ones."""
     blob = None if consensus is None else url
     with (
         PersistClient.open(
@@ -41,15 +46,16 @@ def build(
         ) as client,
         StorageController(client, who="shop") as controller,
     ):
-        _orders(controller)
+        _orders(controller, IMAGE if odd else "the auditors")
         _products(controller)
-        _odd(client)
+        if odd:
+            _odd(client)
         holdfast.table(client, "returns", columns={"id": "int64", "why": "string?"}, key=["id"])
-        _catalog(client)
+        _catalog(client, odd=odd)
     _clicks(url, consensus, folder)
 
 
-def _orders(controller: StorageController) -> None:
+def _orders(controller: StorageController, auditor: str) -> None:
     """A table with a history of six hours, a new writer, and two holds."""
     schema = Schema.of(
         {"id": "int64"},
@@ -76,7 +82,7 @@ def _orders(controller: StorageController) -> None:
         writer.append(rows, lower, at + 1)
         lower = at + 1
     controller.hold("orders", "monthly report", since=now - 20 * step)
-    controller.hold("orders", f"audit by {IMAGE}", since=now - 8 * step)
+    controller.hold("orders", f"audit by {auditor}", since=now - 8 * step)
 
 
 def _order(id_: int, at: int) -> dict[str, Any]:
@@ -147,12 +153,12 @@ def _clicks(url: str, consensus: str | None, folder: Path) -> None:
     )
 
 
-def _catalog(client: PersistClient) -> None:
+def _catalog(client: PersistClient, *, odd: bool) -> None:
     """A catalog with owners and an audit log."""
     with persist_catalog(client, ORGANIZATION).open(
         OpenMode.WRITABLE, holder="database 1", purpose="serving", bootstrap=Bootstrap(roles=("ada", "grace"))
     ) as catalog:
-        for number, name in enumerate(("orders", "products", "clicks", ODD)):
+        for number, name in enumerate(("orders", "products", "clicks", *([ODD] if odd else []))):
             user = ("ada", "grace")[number % 2]
             definition = f"CREATE TABLE {name} (id bigint)"
             catalog.in_transaction(
