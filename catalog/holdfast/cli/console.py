@@ -115,12 +115,12 @@ async def _serve(console: "Console", listening: socket.socket) -> None:
     from aiohttp import web
 
     from holdfast.console.server import application
+    from holdfast.console.serving import ConsoleRunner
 
     ended = asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, ended.set)
-    # No access log: the addresses of the first requests have the token.
-    runner = web.AppRunner(application(console), access_log=None, shutdown_timeout=2.0)
+    runner = ConsoleRunner(application(console), shutdown_s=2.0)
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()

@@ -22,6 +22,7 @@ from kubernetes.config import ConfigException
 from holdfast.console.context import LOOPBACK, Console
 from holdfast.console.places import ShownPlaces
 from holdfast.console.server import application
+from holdfast.console.serving import ConsoleRunner
 from holdfast_operator.console.access import ClusterAccess
 from holdfast_operator.console.locations import Locations
 from holdfast_operator.console.resources import Resources
@@ -73,7 +74,7 @@ class ClusterConsole:
             hosts=LOOPBACK | options.hosts,
         )
         self._health = Server(Metrics(), healthy=lambda: "", ready=self._unready, refresh=lambda: None)
-        self._runner = web.AppRunner(application(self._console), access_log=None)
+        self._runner = ConsoleRunner(application(self._console))
         self._tasks: list[asyncio.Task[None]] = []
         self.port = 0
 

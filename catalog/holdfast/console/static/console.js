@@ -131,7 +131,14 @@
     const query = wanted === "*" ? "" : `?location=${encodeURIComponent(wanted)}`;
     stream = new EventSource(`/events${query}`);
     stream.onopen = () => show("on", "Live");
-    stream.onerror = () => show("stale", "Reconnecting");
+    stream.onerror = () => {
+      show("stale", "Reconnecting");
+      // The browser opens a broken stream again, but not one that was refused.
+      if (stream?.readyState === EventSource.CLOSED) {
+        unfollow();
+        setTimeout(follow, 5000);
+      }
+    };
     stream.addEventListener("change", (event) => {
       const change = JSON.parse(event.data);
       if (!change.reachable) {
