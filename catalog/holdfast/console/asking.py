@@ -5,15 +5,15 @@ from typing import Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
-from holdfast.console.context import console_of, viewer_of
+from holdfast.console.context import console_of, place_of, viewer_of
 from holdfast.console.places import ShownPlace
 from holdfast.console.ticks import Ticks
-from holdfast.console.work import Work
+from holdfast.console.work import PlaceWork
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-WORK: Final = web.AppKey("work", Work)
+WORK: Final = web.AppKey("work", PlaceWork)
 TICKS: Final = web.AppKey("ticks", Ticks)
 
 
@@ -30,5 +30,15 @@ async def may_read_rows(request: web.Request, place: ShownPlace, name: str) -> b
 
 
 async def ask(request: web.Request, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a query that blocks, and return its result. Raises its errors, and `TooBusy`."""
-    return await request.app[WORK].run(viewer_of(request), query, *args, **kwargs)
+    """Run a query that blocks about the location in the address, and return its result.
+
+    Raises its errors, and `TooBusy`.
+    """
+    return await ask_at(request, place_of(request), query, *args, **kwargs)
+
+
+async def ask_at(
+    request: web.Request, place: ShownPlace, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Run a query that blocks about a location, and return its result. Raises its errors, and `TooBusy`."""
+    return await request.app[WORK].of(place).run(viewer_of(request), query, *args, **kwargs)

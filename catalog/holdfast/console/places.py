@@ -10,6 +10,7 @@ import shlex
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Self
@@ -18,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from holdfast.collections import CollectionInfo, CollectionState, JobRecord, StorageController
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.record.state import CommandRecord, ControllerState
-from holdfast.errors import HandleExpired, HoldfastError, LogRegressed
+from holdfast.errors import HandleExpired, HoldfastError, LogRegressed, StoreUnreachable
 from holdfast.locations import is_name, location_url, named_location
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.state.machine import refresh_all
@@ -27,6 +28,8 @@ from holdfast.persist.stores import StoreMetrics
 from holdfast.text import SECRET_OPTION
 
 _RETRY_S: Final = 5.0
+_WAIT_S: Final = 10.0
+"""How long a look waits for the look of another thread."""
 _MOST_NAME: Final = 60
 _LEAST_SECRET: Final = 4
 
@@ -150,7 +153,7 @@ class ShownPlace:
         `StorageError`.
         """
         asked_s = time.monotonic()
-        with self._looking:
+        with self._alone():
             # Whoever waited for the look of another gets its result, which is newer than the question. So a
             # store that doesn't answer keeps one thread busy, and not one after the other.
             if self._last is not None and self._last.taken_s >= asked_s - max_age_s:
@@ -167,6 +170,19 @@ class ShownPlace:
                 self._failed = time.monotonic(), error
                 raise
             return self._last
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait until no other thread looks. A store that doesn't respond holds only one thread."""
+        if not self._looking.acquire(timeout=_WAIT_S):
+            raise StoreUnreachable(
+                f"the location has not responded for {_WAIT_S:.0f} s",
+                hint="wait a moment, then load it again",
+            )
+        try:
+            yield
+        finally:
+            self._looking.release()
 
     def _forget(self) -> None:
         self.close()

@@ -22,7 +22,7 @@ from holdfast.console.places import ShownPlaces as ShownPlaces
 from holdfast.console.rendering import PAGES, Pages, page
 from holdfast.console.ticks import Ticks
 from holdfast.console.work import Limits as Limits
-from holdfast.console.work import TooBusy, Work
+from holdfast.console.work import PlaceWork, TooBusy
 from holdfast.errors import (
     AsOfNotYetAvailable,
     AsOfTooEarly,
@@ -65,7 +65,7 @@ def application(console: Console) -> web.Application:
     app = web.Application(middlewares=[_errors, _host, _access, _bounds])
     app[CONSOLE] = console
     app[PAGES] = Pages(console)
-    app[WORK] = Work(console.limits)
+    app[WORK] = PlaceWork(console.limits)
     app[TICKS] = Ticks(app[WORK])
     app.add_routes(ROUTES)
     app.on_response_prepare.append(_headers)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.console.places import PlaceLook, ShownPlace
-from holdfast.console.work import TooBusy, Work
+from holdfast.console.work import PlaceWork, TooBusy
 from holdfast.errors import HoldfastError
 from holdfast.text import without_passwords
 
@@ -78,7 +78,7 @@ class _Watched:
 class Ticks:
     """Looks at locations that pages follow. Used by one event loop."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: PlaceWork) -> None:
         self._work = work
         self._watched: dict[str, _Watched] = {}
         self._streams: dict[str, int] = {}
@@ -121,7 +121,7 @@ class Ticks:
         reachable = True
         while True:
             try:
-                look = await self._work.background(place.look, self._work.limits.tick_s / 2)
+                look = await self._work.of(place).background(place.look, self._work.limits.tick_s / 2)
             except HoldfastError as error:
                 if reachable:
                     _log.warning("can't read location %s: %s", place.name, without_passwords(str(error)))

@@ -1,8 +1,9 @@
 """Bounds on what viewers ask of the stores.
 
-Stores block, so each query runs in a thread. The number of threads is bounded, and so is the number of
-queries of one viewer. A query that takes too long loses its page, but keeps its thread and its place among
-the viewer's queries until it ends: a viewer who asks again and again gets no more threads that way.
+Stores block, so each query runs in a thread. Each location has threads of its own, so one whose store doesn't
+respond doesn't keep the others from being shown. Their number is bounded, and so is the number of queries of
+one viewer. A query that takes too long loses its page, but keeps its thread and its place among the viewer's
+queries until it ends: a viewer who asks again and again gets no more threads that way.
 """
 
 import asyncio
@@ -10,8 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from holdfast.console.access import Viewer
+from holdfast.console.places import ShownPlace
 from holdfast.errors import HoldfastError
 
 T = TypeVar("T")
@@ -25,11 +28,14 @@ class Limits:
     """Bounds on the work of the console. Times are seconds, sizes are bytes."""
 
     threads: int = 8
+    """How many queries of one location run at a time."""
     queries: int = 4
-    """How many queries of one viewer run at a time. More of them wait."""
+    """How many queries of one viewer run at a time, for each location. More of them wait."""
     waiting: int = 16
-    """How many queries of one viewer wait at most. More of them are refused."""
+    """How many queries of one viewer wait at most, for each location. More of them are refused."""
     query_s: float = 30.0
+    place_s: float = 5.0
+    """How long a page about several locations waits for one of them."""
     streams: int = 16
     """How many pages of one viewer follow changes at a time."""
     tick_s: float = 2.0
@@ -42,7 +48,7 @@ class TooBusy(HoldfastError):
 
 
 class Work:
-    """Runs queries of viewers in threads, within bounds. Used by one event loop."""
+    """Runs queries of viewers about one location in threads, within bounds. Used by one event loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -103,3 +109,22 @@ class Work:
         if not self._queries[name]:
             del self._queries[name]
             del self._running[name]
+
+
+class PlaceWork:
+    """The work of each location. Used by one event loop."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._works: WeakKeyDictionary[ShownPlace, Work] = WeakKeyDictionary()
+
+    def of(self, place: ShownPlace) -> Work:
+        """The work of a location."""
+        if (found := self._works.get(place)) is None:
+            found = self._works[place] = Work(self.limits)
+        return found
+
+    def close(self) -> None:
+        """Take no more queries. Those that run may end."""
+        for each in self._works.values():
+            each.close()

@@ -159,11 +159,11 @@ class Turnstile:
         self._lock = threading.Lock()
         self._came = threading.Semaphore(0)
 
-    def __enter__(self) -> None:
+    def acquire(self, timeout: float) -> bool:
         self._came.release()
-        self._lock.acquire()
+        return self._lock.acquire(timeout=timeout)
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
         self._lock.release()
 
     def wait_for(self, number: int) -> None:

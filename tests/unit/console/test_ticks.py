@@ -13,7 +13,7 @@ from holdfast.console.access import Viewer
 from holdfast.console.context import Console
 from holdfast.console.places import PlaceLook, ShownPlace, ShownPlaces
 from holdfast.console.ticks import TickChange, Ticks
-from holdfast.console.work import Limits, TooBusy, Work
+from holdfast.console.work import Limits, PlaceWork, TooBusy, Work
 from unit.console.browsing import TOKEN, access, served
 
 FAST = Limits(tick_s=0.05)
@@ -68,7 +68,7 @@ def test_looks_do_not_grow_with_pages_and_end_with_them(shop: Path) -> None:
     place = Counted("shop", shop.as_uri())
 
     async def body() -> None:
-        work = Work(FAST)
+        work = PlaceWork(FAST)
         ticks = Ticks(work)
         await asyncio.sleep(3 * FAST.tick_s)
         assert place.looks == 0
@@ -89,7 +89,7 @@ def test_looks_do_not_grow_with_pages_and_end_with_them(shop: Path) -> None:
 
 def test_a_page_that_reads_slowly_gets_one_change() -> None:
     async def body() -> list[TickChange]:
-        ticks = Ticks(Work(FAST))
+        ticks = Ticks(PlaceWork(FAST))
         with ticks.follow("a", []) as follower:
             for name in ("x", "y", "x"):
                 follower.tell(TickChange("shop", ("", name)))
@@ -100,7 +100,7 @@ def test_a_page_that_reads_slowly_gets_one_change() -> None:
 
 def test_a_viewer_has_a_bounded_number_of_streams() -> None:
     async def body() -> None:
-        ticks = Ticks(Work(Limits(streams=1)))
+        ticks = Ticks(PlaceWork(Limits(streams=1)))
         with ticks.follow("a", []), ticks.follow("b", []), pytest.raises(TooBusy), ticks.follow("a", []):
             pass
         with ticks.follow("a", []):

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from holdfast.console.asking import ask
+from holdfast.console.asking import ask_at
 from holdfast.console.context import console_of, visible_places
 from holdfast.console.facts import activity
 from holdfast.console.facts.activity import (
@@ -21,7 +21,7 @@ from holdfast.console.parameters import choice, text
 from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.console.rendering import freshness_s, page
 from holdfast.console.resources import collection_names, visible_resources
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 
 _ALL: Final = ("", *(each.value for each in ActivitySource))
 _MOST_OBJECTS: Final = 1000
@@ -76,7 +76,10 @@ async def _looks(request: web.Request) -> tuple[list[PlaceLook], list[tuple[str,
 
     async def one(place: ShownPlace) -> PlaceLook | HoldfastError:
         try:
-            return await ask(request, place.look, freshness_s(request))
+            async with asyncio.timeout(console_of(request).limits.place_s):
+                return await ask_at(request, place, place.look, freshness_s(request))
+        except TimeoutError:
+            return StoreUnreachable("the location has not responded yet")
         except HoldfastError as error:
             return error
 

@@ -5,12 +5,14 @@ from typing import Final
 
 from aiohttp import web
 
-from holdfast.console.asking import ask
-from holdfast.console.context import visible_places
-from holdfast.console.facts.overview import SORTS, CollectionRow, ordered, overview
+from holdfast.console.asking import ask_at
+from holdfast.console.context import console_of, visible_places
+from holdfast.console.facts.overview import SORTS, CollectionRow, PlaceRow, ordered, overview
 from holdfast.console.facts.trouble import Level
 from holdfast.console.parameters import choice, text, whole
+from holdfast.console.places import ShownPlace
 from holdfast.console.rendering import freshness_s, page
+from holdfast.errors import HoldfastError
 
 _MOST: Final = 200
 
@@ -21,7 +23,7 @@ async def show(request: web.Request) -> web.Response:
     wanted, words = text(request, "location"), text(request, "q")
     skip = whole(request, "skip", 0, most=1_000_000)
     places = [each for each in visible_places(request) if wanted in ("", each.name)]
-    found = await asyncio.gather(*(ask(request, overview, each, freshness_s(request)) for each in places))
+    found = await asyncio.gather(*(_row(request, each, is_alone=len(places) == 1) for each in places))
     everything = [row for each in found for row in each.collections]
     matching = ordered([row for row in everything if _matches(row, words)], sort)
     shown = matching[skip : skip + _MOST]
@@ -45,6 +47,20 @@ async def show(request: web.Request) -> web.Response:
         words=words,
         wanted=wanted,
     )
+
+
+async def _row(request: web.Request, place: ShownPlace, *, is_alone: bool) -> PlaceRow:
+    """The overview of a location. One that takes too long has its error, so that the others are shown."""
+    limits = console_of(request).limits
+    wait_s = limits.query_s if is_alone else limits.place_s
+    try:
+        async with asyncio.timeout(wait_s):
+            return await ask_at(request, place, overview, place, freshness_s(request))
+    except TimeoutError:
+        what = f"the location has not responded for {wait_s:.0f} s"
+        return PlaceRow(place.name, place.url, 0, (), what, "load the page again, or open the location alone")
+    except HoldfastError as error:
+        return PlaceRow(place.name, place.url, 0, (), str(error), error.hint)
 
 
 def _matches(row: CollectionRow, words: str) -> bool:
