@@ -1,6 +1,7 @@
 """The rows of a collection for people: pages, cells, times that can't be read, differences and ticks."""
 
 import datetime as dt
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
@@ -306,3 +307,44 @@ def test_zooms() -> None:
     for wrong in ("9..5", "5", "..", "a..b"):
         with pytest.raises(BadInput):
             parse_zoom(wrong)
+
+
+def test_a_difference_has_a_bound_of_bytes(controller: StorageController) -> None:
+    long = "x" * 100_000
+    changed = [
+        row for number in range(40) for row in ((number, long, None, -1), (number, long + "y", None, 1))
+    ]
+    fill(controller, [(number, long, None, 1) for number in range(40)], changed)
+    found = compare(controller, START, START + 1000, changed_bytes=1_000_000)
+    assert 2 <= len(found.rows) <= 12
+    assert (found.added, found.removed, found.is_whole) == (40, 40, False)
+    assert all(row.changed == frozenset({1}) for row in found.rows)
+    # A row is shown even if it has more.
+    found = compare(controller, START, START + 1000, changed_bytes=1)
+    assert [row.added for row in found.rows] == [-1, 1]
+    # Long values are compared and cut before they become objects.
+    tracemalloc.start()
+    found = compare(controller, START, START + 1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found.rows) == 80
+    assert found.rows[0].cells[1] == facts.Cell("text", "x" * 80, "x" * 2000, 98_000)
+    assert peak < 10_000_000
+
+
+def test_cells_are_compared_with_nulls_and_cut_as_bytes(controller: StorageController) -> None:
+    schema = Schema.of({"id": "int64"}, {"note": "string?", "price": "binary?"})
+    data = bytes(range(256)) * 20
+    before = [(1, None, b""), (2, "a", data), (3, None, None), (4, "", None)]
+    after = [(1, "a", b""), (2, "a", data + b"x"), (3, None, b"\1"), (4, None, None)]
+    fill(
+        controller,
+        [(*row, 1) for row in before],
+        [*((*row, -1) for row in before), *((*row, 1) for row in after)],
+        schema=schema,
+    )
+    found = compare(controller, START, START + 1000)
+    assert [row.changed for row in found.rows[::2]] == [frozenset({each}) for each in (1, 2, 2, 1)]
+    text = data.hex()
+    assert found.rows[2].cells[2] == cell_of(data, 80, 2000)
+    assert found.rows[2].cells[2] == facts.Cell("binary", text[:80], text[:2000], 8240)

@@ -10,8 +10,9 @@
 
 import json
 import time
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -20,6 +21,7 @@ from decimal import Decimal
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.collections import CollectionReader, StorageController
 from holdfast.collections.complete_times import LEAST_MS, check_unit
@@ -41,6 +43,7 @@ from holdfast.tables.where import parse_where
 from holdfast.text import shown_time
 
 PURPOSE: Final = "holdfast console"
+_LEAST_ROWS: Final = 2
 
 CellKind = Literal["null", "empty", "number", "text", "binary", "bool", "time", "nested"]
 
@@ -51,6 +54,8 @@ class Bounds:
 
     rows: int = 100
     changed_rows: int = 500
+    changed_bytes: int = 64 << 20
+    """The most bytes of the rows of a difference, in memory. Two rows are shown even if they have more."""
     columns: int = 200
     short: int = 80
     """A longer cell is cut, and its text is behind a fold."""
@@ -316,7 +321,7 @@ def difference(
     """
     began_s = time.monotonic()
     check = _until(began_s + bounds.seconds)
-    found = _Changes(bounds.changed_rows)
+    found = _Changes(bounds.changed_rows, bounds.changed_bytes)
     is_counted = True
     try:
         for batch in reader.changes(start, end):
@@ -335,11 +340,8 @@ def difference(
     pairs = _pairs(rows, schema)
     shown = logical_rows(rows, schema)
     cells = _cells(shown, picked, bounds)
-    values = [python_values(rows.column(column.name).combine_chunks()) for column in picked]
-    changed = [
-        None if (other := pairs.get(index)) is None else _differing(values, index, other)
-        for index in range(rows.num_rows)
-    ]
+    differing = _differing(rows, picked, pairs)
+    changed = [differing.get(index) for index in range(rows.num_rows)]
     is_whole = is_counted and not found.has_more
     added, removed = found.added, found.removed
     if is_whole:
@@ -373,12 +375,13 @@ def condition_of(where: str, schema: Schema) -> RowFilter:
 class _Changes:
     """The first rows of a difference, and the numbers of all of them."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_bytes: int) -> None:
         self.added = self.removed = 0
         self.has_more = False
         self.schema: Schema | None = None
         self._most = most
-        self._kept = 0
+        self._most_bytes = most_bytes
+        self._kept = self._kept_bytes = 0
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, batch: pa.RecordBatch, described: Callable[[], Schema], where: str) -> None:
@@ -392,17 +395,31 @@ class _Changes:
         diffs = rows.column(DIFF).to_numpy()
         self.added += int(diffs[diffs > 0].sum())
         self.removed -= int(diffs[diffs < 0].sum())
-        left = 0 if self.has_more else self._most - self._kept
+        left = 0 if self.has_more else min(self._most - self._kept, self._fitting(rows))
         if rows.num_rows > left:
             self.has_more = True
+            # A copy, since a slice keeps all rows in memory.
             rows = _to_whole_keys(rows, left, schema)
+            rows = rows.take(pa.array(range(rows.num_rows), pa.int64()))
         if rows.num_rows:
             self._batches.append(rows)
             self._kept += rows.num_rows
+            self._kept_bytes += rows.nbytes
+
+    def _fitting(self, rows: pa.RecordBatch) -> int:
+        """How many of the rows may be kept by their bytes."""
+        left = self._most_bytes - self._kept_bytes
+        if rows.nbytes <= left:
+            return int(rows.num_rows)
+        found = (
+            bisect_right(range(rows.num_rows + 1), left, key=lambda count: rows.slice(0, count).nbytes) - 1
+        )
+        return max(found, _LEAST_ROWS - self._kept, 0)
 
     def rows(self, schema: Schema, at: int) -> pa.Table:
         """The kept rows, each once, in the total order."""
         batches = [fitted(each, schema.arrow_diff) for each in self._batches]
+        self._batches = []
         if not batches:
             return schema.arrow_diff.empty_table()
         tables = [
@@ -457,9 +474,28 @@ def _pairs(rows: pa.Table, schema: Schema) -> dict[int, int]:
     return found
 
 
-def _differing(columns: Sequence[Sequence[Any]], index: int, other: int) -> frozenset[int]:
-    """The columns in which two rows differ."""
-    return frozenset(place for place, values in enumerate(columns) if values[index] != values[other])
+def _differing(
+    rows: pa.Table, columns: Sequence[ColumnFacts], pairs: Mapping[int, int]
+) -> dict[int, frozenset[int]]:
+    """For each row of a pair, the columns in which it differs from the other row."""
+    found: dict[int, set[int]] = {index: set() for index in pairs}
+    one, other = pa.array(pairs.keys(), pa.int64()), pa.array(pairs.values(), pa.int64())
+    for place, column in enumerate(columns):
+        values = rows.column(column.name).combine_chunks()
+        for index, is_other in zip(pairs, _unequal(values.take(one), values.take(other)), strict=True):
+            if is_other:
+                found[index].add(place)
+    return {index: frozenset(places) for index, places in found.items()}
+
+
+def _unequal(ones: pa.Array, others: pa.Array) -> list[bool]:
+    """Whether the values differ, one by one. Null equals null."""
+    if _is_text(ones.type) or _is_bytes(ones.type):
+        # They may be long, so no Python objects are made of them.
+        differ = pc.fill_null(pc.not_equal(ones, others), fill_value=False)
+        return list(pc.or_(differ, pc.xor(ones.is_null(), others.is_null())).to_pylist())
+    both = zip(python_values(ones), python_values(others), strict=True)
+    return [one != other for one, other in both]
 
 
 def _until(end_s: float) -> Callable[[], None]:
@@ -503,26 +539,49 @@ def _is_number(type_: pa.DataType) -> bool:
     return any(is_kind(type_) for is_kind in kinds)
 
 
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
+
+
 def _cells(rows: pa.Table, columns: Sequence[ColumnFacts], bounds: Bounds) -> list[tuple[Cell, ...]]:
     """The cells of rows. Long ones are cut."""
     columns = columns[: bounds.columns]
     left = bounds.page
     found: list[list[Cell]] = [[] for _ in range(rows.num_rows)]
     for column in columns:
-        for row, value in zip(found, cells_of(rows.column(column.name)), strict=True):
-            cell = cell_of(value, bounds.short, bounds.long if left > 0 else 0)
+        values, lengths = _cut(rows.column(column.name), max(bounds.short, bounds.long))
+        for row, value, length in zip(found, cells_of(values), lengths, strict=True):
+            cell = cell_of(value, bounds.short, bounds.long if left > 0 else 0, length)
             left -= len(cell.text) + len(cell.whole)
             row.append(cell)
     return [tuple(row) for row in found]
 
 
-def cell_of(value: Any, short: int, long: int) -> Cell:
-    """A value as a cell: `short` characters of it, and `long` of them behind a fold."""
+def _cut(values: pa.ChunkedArray, most: int) -> tuple[pa.ChunkedArray, list[int | None]]:
+    """The values with at least their first `most` characters, and the numbers of all characters if known."""
+    if _is_text(values.type):
+        return pc.utf8_slice_codeunits(values, 0, most), pc.utf8_length(values).to_pylist()
+    if _is_bytes(values.type):
+        lengths = [None if each is None else 2 * each for each in pc.binary_length(values).to_pylist()]
+        return pc.binary_slice(values, 0, most), lengths
+    return values, [None] * len(values)
+
+
+def cell_of(value: Any, short: int, long: int, length: int | None = None) -> Cell:
+    """A value as a cell: `short` characters of it, and `long` of them behind a fold.
+
+    `length` is the number of its characters if the value was cut before.
+    """
     kind, text = _text_of(value)
-    if len(text) <= short:
+    size = len(text) if length is None else length
+    if size <= short:
         return Cell(kind, text)
     whole = text[:long] if long > short else ""
-    return Cell(kind, text[:short], whole, len(text) - max(len(whole), short))
+    return Cell(kind, text[:short], whole, size - max(len(whole), short))
 
 
 def _text_of(value: Any) -> tuple[CellKind, str]:
