@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import webbrowser
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,10 @@ def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, 
             asyncio.run(_serve(shown, listening))
     finally:
         places.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Otherwise the interpreter would wait for threads whose stores don't respond.
+    os._exit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -30,6 +30,7 @@ from holdfast.text import SECRET_OPTION
 _RETRY_S: Final = 5.0
 _WAIT_S: Final = 10.0
 """How long a look waits for the look of another thread."""
+_CLOSE_S: Final = 1.0
 _MOST_NAME: Final = 60
 _LEAST_SECRET: Final = 4
 
@@ -216,9 +217,11 @@ class ShownPlace:
         return {state.shard_id: state for state in refresh_all(machines)}
 
     def close(self) -> None:
-        """Close the client."""
-        with self._opening:
-            client, self._client = self._client, None
+        """Close the client. One that another thread is opening stays open if its store doesn't respond."""
+        if not self._opening.acquire(timeout=_CLOSE_S):
+            return
+        client, self._client = self._client, None
+        self._opening.release()
         if client is not None:
             client.close()
 

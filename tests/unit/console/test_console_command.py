@@ -6,9 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -43,6 +45,47 @@ def test_the_address_works_until_ctrl_c(shop: Path) -> None:
         assert "Traceback" not in said
         # Nothing that is logged or shown afterwards has the token.
         assert address.partition("token=")[2] not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+HANGING = """
+import os, threading
+from holdfast.console.places import ShownPlace
+look = ShownPlace._look
+def hang(self, last):
+    if os.path.exists(os.environ["HANG"]):
+        os.mkdir(os.environ["HANG"] + "ing")
+        threading.Event().wait(60)
+    return look(self, last)
+ShownPlace._look = hang
+"""
+
+
+def test_it_ends_while_a_store_does_not_respond(shop: Path, tmp_path: Path) -> None:
+    hang, hanging = tmp_path / "hang", tmp_path / "hanging"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGING + RUN, "console", str(shop), "--no-browser"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "HANG": str(hang)},
+    )
+    try:
+        assert process.stdout is not None
+        address = urlsplit(process.stdout.readline().strip())
+        hang.touch()
+        token = address.query.partition("=")[2]
+        request = f"GET / HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {token}\r\n\r\n"
+        with socket.create_connection((address.hostname, address.port)) as page:
+            page.sendall(request.encode())
+            until_s = time.monotonic() + 30
+            while not hanging.exists():
+                assert time.monotonic() < until_s
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(15) == 0
     finally:
         process.kill()
         process.communicate()
