@@ -99,6 +99,18 @@ def test_a_page_follows_changes(look: "Look", shop_folder: Path) -> None:
     look.check_clean()
 
 
+def test_a_page_whose_stream_was_refused_follows_again(look: "Look") -> None:
+    from playwright.sync_api import expect
+
+    page = look.page
+    page.clock.install()
+    page.route("**/events*", lambda route: route.fulfill(status=429), times=1)
+    look.open("/")
+    expect(page.get_by_role("status")).to_have_text("Reconnecting")
+    page.clock.fast_forward(5000)
+    expect(page.get_by_role("status")).to_have_text("Live")
+
+
 def test_an_address_without_a_token_shows_what_to_do(chromium: "Browser", console: "RunningConsole") -> None:
     from playwright.sync_api import expect
 
