@@ -5,8 +5,11 @@ from typing import Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
+from holdfast.collections import CollectionInfo
 from holdfast.console.context import console_of, place_of, viewer_of
+from holdfast.console.facts.collection import found_in
 from holdfast.console.places import ShownPlace
+from holdfast.console.rendering import freshness_s
 from holdfast.console.ticks import Ticks
 from holdfast.console.work import PlaceWork
 
@@ -17,16 +20,25 @@ WORK: Final = web.AppKey("work", PlaceWork)
 TICKS: Final = web.AppKey("ticks", Ticks)
 
 
-async def may_read_rows(request: web.Request, place: ShownPlace, name: str) -> bool:
-    """Return whether the viewer may read the rows of a collection, by its name or id.
+async def collection_of(request: web.Request, place: ShownPlace) -> CollectionInfo:
+    """Return the collection that the address of a request names, by its id or name.
 
-    It is decided by the id: names of collections and of resources differ. Raises `StorageError`.
+    A page goes on with the id that this returns. Were the name resolved a second time, the viewer's rights
+    could be those to another collection than the one that is shown. Raises `CollectionNotFound` and
+    `StorageError`.
     """
-    console = console_of(request)
-    look = await ask(request, place.look, console.limits.tick_s)
-    info = look.find(name)
-    id_ = name if info is None else info.collection_id
-    return await console.access.may_read_rows(viewer_of(request), place.namespace, id_)
+    name = request.match_info["name"]
+    look = await ask(request, place.look, freshness_s(request))
+    return found_in(look, place, name)
+
+
+async def may_read_rows(request: web.Request, place: ShownPlace, info: CollectionInfo) -> bool:
+    """Return whether the viewer may read the rows of a collection.
+
+    It is decided by the id: names of collections and of resources differ.
+    """
+    access = console_of(request).access
+    return await access.may_read_rows(viewer_of(request), place.namespace, info.collection_id)
 
 
 async def ask(request: web.Request, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

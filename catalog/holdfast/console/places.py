@@ -51,8 +51,12 @@ class PlaceLook:
     states: Mapping[str, ShardState]
 
     def find(self, name: str) -> CollectionInfo | None:
-        """The collection with this name or id."""
-        return next((each for each in self.collections if name in (each.name, each.collection_id)), None)
+        """The collection with this id, or else the one with this name.
+
+        Anybody may name a collection like the id of another one. So ids come first, as for all readers.
+        """
+        found = next((each for each in self.collections if each.collection_id == name), None)
+        return found or next((each for each in self.collections if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ import pytest
 
 import holdfast
 from holdfast.catalog import Catalog, OpenMode, persist_catalog
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.console.access import LocalAccess, Viewer
 from holdfast.console.context import Console
 from holdfast.console.places import ShownPlace, ShownPlaces
-from holdfast.persist import PersistClient
+from holdfast.persist import PersistClient, Schema
 from unit.console.browsing import TOKEN, Browser, access, served
 from unit.console.test_catalog_facts import ORG, SECRETS, SHARD
 from unit.console.test_catalog_facts import fill as fill_catalog
@@ -214,6 +215,35 @@ def test_rows_need_a_permission_of_their_own(shop: tuple[Path, list[int]]) -> No
         assert "holdfast-data-reader" in text
         assert "note 1" not in text
         assert visitor.get(CATALOG)[0] == 200
+
+
+class OnlyMine(LocalAccess):
+    """Access for a viewer who may read the rows of one collection."""
+
+    async def may_read_rows(self, viewer: Viewer, namespace: str, collection: str) -> bool:
+        return collection == "mine-id"
+
+
+def test_a_collection_named_like_the_id_of_another_gives_no_right_to_it(tmp_path: Path) -> None:
+    schema = Schema.of({"id": "int64"}, {"note": "string?"})
+    with PersistClient.open(f"file://{tmp_path}/shop") as client:
+        controller = StorageController(client)
+        # The name of the second one is the id of the first one.
+        for id_, name in (("a-secret-id", "payroll"), ("mine-id", "a-secret-id")):
+            controller.create_collection(CollectionSpec(id_, name, schema))
+            writer = controller.writer(id_, purpose="test")
+            writer.append([{"id": 1, "note": f"row of {id_}", "_time": 5, "_diff": 1}], 0, 6)
+    rows = "/locations/shop/collections/{}/rows"
+    with visiting(tmp_path / "shop", OnlyMine(TOKEN)) as visitor:
+        for name in ("payroll", "a-secret-id"):
+            status, text = visitor.get(rows.format(name))
+            assert status == 404, name
+            assert "row of" not in text
+        status, text = visitor.get(rows.format("mine-id"))
+        assert status == 200
+        assert "row of mine-id" in text
+        # The page of a collection decides in the same way.
+        assert "payroll" in visitor.get("/locations/shop/collections/a-secret-id")[1]
 
 
 def test_the_catalog_is_shown_without_secrets(visitor: Visitor) -> None:

@@ -87,12 +87,7 @@ def collection_facts(
 ) -> CollectionFacts:
     """Read a collection by its name or id. Raises `CollectionNotFound` and `StorageError`."""
     seen = place.look(max_age_s)
-    info = seen.find(name)
-    if info is None:
-        raise CollectionNotFound(
-            f"location {place.name} has no collection '{name}'",
-            hint=f"it may be dropped or renamed: 'holdfast ls {place.arguments}' shows all collections",
-        )
+    info = found_in(seen, place, name)
     view, _ = view_of(seen, info)
     jobs = seen.jobs.get(info.collection_id, ())
     shards = list(_shards(seen, info))
@@ -114,6 +109,17 @@ def collection_facts(
         history=frontier_history(place, seen, info),
         feed=feed(place, seen, info, view, with_records=with_records),
     )
+
+
+def found_in(seen: PlaceLook, place: ShownPlace, name: str) -> CollectionInfo:
+    """The collection of a location with this id or name. Raises `CollectionNotFound`."""
+    info = seen.find(name)
+    if info is None:
+        raise CollectionNotFound(
+            f"location {place.name} has no collection '{name}'",
+            hint=f"it may be dropped or renamed: 'holdfast ls {place.arguments}' shows all collections",
+        )
+    return info
 
 
 def _columns(info: CollectionInfo) -> Iterator[ColumnRow]:

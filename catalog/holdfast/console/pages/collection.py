@@ -3,21 +3,25 @@
 from aiohttp import web
 
 from holdfast.collections.periods import shown_period
-from holdfast.console.asking import ask, may_read_rows
-from holdfast.console.context import place_of
+from holdfast.console.asking import ask, collection_of, may_read_rows
+from holdfast.console.context import console_of, place_of
 from holdfast.console.drawing import frontiers, jobs
 from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.feed import SourceFeed
 from holdfast.console.facts.trouble import quoted
-from holdfast.console.rendering import freshness_s, number, page
+from holdfast.console.rendering import number, page
 from holdfast.text import age
 
 
 async def show(request: web.Request) -> web.Response:
     """Show a collection by its name or id."""
-    place, name = place_of(request), request.match_info["name"]
-    may_read = await may_read_rows(request, place, name)
-    facts = await ask(request, collection_facts, place, name, freshness_s(request), with_records=may_read)
+    place = place_of(request)
+    info = await collection_of(request, place)
+    may_read = await may_read_rows(request, place, info)
+    age_s = console_of(request).limits.tick_s
+    facts = await ask(
+        request, collection_facts, place, info.collection_id, age_s, with_records=may_read
+    )
     name = facts.info.name
     return page(
         request,

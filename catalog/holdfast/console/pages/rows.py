@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 from markupsafe import Markup, escape
 
-from holdfast.console.asking import ask, may_read_rows
+from holdfast.console.asking import ask, collection_of, may_read_rows
 from holdfast.console.context import NotHere, place_of
 from holdfast.console.drawing.slider import slider_svg
 from holdfast.console.facts.rows import (
@@ -83,7 +83,8 @@ class ShownRows:
 async def show(request: web.Request) -> web.Response:
     """Show the rows of a collection."""
     place, name = place_of(request), request.match_info["name"]
-    if not await may_read_rows(request, place, name):
+    info = await collection_of(request, place)
+    if not await may_read_rows(request, place, info):
         raise NotHere(
             f"you may not read the rows of collection {name[:60]!r}",
             hint="ask for the role holdfast-data-reader; its status is on the page of the collection",
@@ -91,7 +92,7 @@ async def show(request: web.Request) -> web.Response:
     address = RowsAddress(
         collection_path(place.name, name, "rows"), **{each: text(request, each) for each in _NAMES}
     )
-    shown = await ask(request, _shown, place, name, address)
+    shown = await ask(request, _shown, place, info.collection_id, address)
     return page(
         request,
         "rows.html",
@@ -110,8 +111,8 @@ async def show(request: web.Request) -> web.Response:
     )
 
 
-def _shown(place: ShownPlace, name: str, address: RowsAddress) -> ShownRows:
-    with reading(place.controller, name) as (reader, reach):
+def _shown(place: ShownPlace, id_: str, address: RowsAddress) -> ShownRows:
+    with reading(place.controller, id_) as (reader, reach):
         found = ShownRows(reach.name, reach)
         try:
             found = replace(found, ticks=ticks_of(reader, reach, parse_zoom(address.zoom)))
