@@ -9,6 +9,8 @@ from typing import Final
 from holdfast.errors import CLOSED, BadInput
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
+# Two steps, each linear in the length of a text: up to the next @, and then the first user before it.
+_UP_TO_AT: Final = re.compile(r"://[^@\s]*@?")
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
 
 
@@ -37,7 +39,12 @@ def _escaped(character: str) -> str:
 
 def without_passwords(text: str) -> str:
     """Return `text` with `***` in the place of each password in a URL."""
-    return _PASSWORD.sub(r"\1:***@", text)
+    return _UP_TO_AT.sub(_without_password, text)
+
+
+def _without_password(match: re.Match[str]) -> str:
+    found = match[0]
+    return _PASSWORD.sub(r"\1:***@", found, count=1) if found.endswith("@") else found
 
 
 def count(number: int, what: str) -> str:

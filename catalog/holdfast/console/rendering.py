@@ -1,11 +1,15 @@
-"""Makes pages of templates. Everything that a template shows is escaped, and has no password.
+"""Makes pages of templates. Everything that a template shows is escaped.
+
+A text that a template shows has no secret of a location: neither a password nor a key. What must stay as it
+is has the filter `as_is`: cells, names, addresses, and what the viewer typed. A name that has a word in
+common with a password is still the name.
 
 The filters are the one place that decides how numbers, sizes and times look.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +19,8 @@ from urllib.parse import quote
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2.filters import do_urlencode
+from markupsafe import Markup, escape
 
 from holdfast.collections.complete_times import LEAST_MS
 from holdfast.console.context import CONSOLE, Console, console_of, visible_places
@@ -26,8 +31,13 @@ from holdfast.text import age, without_passwords
 THIN: Final = "\N{NARROW NO-BREAK SPACE}"
 DASH: Final = "\N{EM DASH}"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_HIDDEN: ContextVar[frozenset[str] | None] = ContextVar("hidden", default=None)
-"""The secrets of the locations that a page may be about, while it is made."""
+_HIDDEN: ContextVar[frozenset[str]] = ContextVar("hidden", default=frozenset())
+"""The secrets of the locations that a page may be about, while it is made.
+
+Those of no other location: a page on which `***` stands for a guessed word would confirm the guess.
+"""
+_LEAST_PART: Final = 4
+"""A text that was cut may end with a part of a secret. So many characters are one."""
 _STATIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TYPES: Final = {
     ".css": "text/css",
@@ -57,10 +67,12 @@ class Pages:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
-            finalize=self._finalize,
+            finalize=_finalize,
         )
         self._environment.filters.update(FILTERS)
-        self._environment.globals.update(asset=self.asset, collection_path=collection_path)
+        self._environment.globals.update(
+            asset=self.asset, collection_path=lambda *parts: escape(collection_path(*parts))
+        )
 
     def render(self, template: str, context: Mapping[str, Any]) -> str:
         """Return a page."""
@@ -71,33 +83,40 @@ class Pages:
         found = self.assets.get(name)
         return "" if found is None else f"/static/{name}?v={found.version}"
 
-    @property
-    def _secrets(self) -> frozenset[str]:
-        """What must not be shown: the secrets of the locations of the page, or of all outside of pages.
-
-        On a cluster, the values of one namespace's Secrets must not mask the texts of another one.
-        """
-        hidden = _HIDDEN.get()
-        return self._places.secrets if hidden is None else hidden
-
     def without_secrets(self, text: str) -> str:
-        """`text` without the secrets of the locations, and without passwords in URLs."""
-        if "://" in text:
-            text = without_passwords(text)
-        for each in self._secrets:
-            if each in text:
-                text = text.replace(each, "***")
-        return text
+        """`text` without the secrets of all locations, for a log."""
+        return masked(text, self._places.secrets)
 
-    def _finalize(self, value: Any) -> Any:
-        """What is shown for the value of an expression. Jinja escapes it afterwards unless it is markup."""
-        if isinstance(value, Markup):
-            # What was escaped before: the secrets may be escaped too.
-            shown = self.without_secrets(str(value))
-            for each in self._secrets:
-                shown = shown.replace(str(Markup.escape(each)), "***")
-            return Markup(shown)  # noqa: S704 - it was markup, and nothing was added
-        return self.without_secrets(value) if isinstance(value, str) else value
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """`text` without these secrets, without the beginning of one where it was cut, and without passwords
+    in URLs.
+    """
+    text = without_passwords(text)
+    for each in sorted(secrets, key=len, reverse=True):
+        text = text.replace(each, "***")
+        if text.endswith("…"):
+            for length in range(min(len(each), len(text)) - 1, _LEAST_PART - 1, -1):
+                if text.endswith(f"{each[:length]}…"):
+                    text = f"{text[: -length - 1]}***…"
+                    break
+    return text
+
+
+def secrets_of_page(request: web.Request) -> frozenset[str]:
+    """What the page that answers a request may not show."""
+    return secrets_of_all(visible_places(request))
+
+
+def _masked(value: object) -> str:
+    return masked(str(value), _HIDDEN.get())
+
+
+def _finalize(value: Any) -> Any:
+    """What is shown for the value of an expression. Jinja escapes it afterwards unless it is markup."""
+    if isinstance(value, Markup) or not isinstance(value, str | Exception):
+        return value
+    return _masked(value)
 
 
 PAGES: Final = web.AppKey("pages", Pages)
@@ -118,7 +137,7 @@ def page(request: web.Request, template: str, *, status: int = 200, **context: A
         "request_path": request.path,
         "live": "",
     }
-    hidden = _HIDDEN.set(secrets_of_all(visible_places(request)))
+    hidden = _HIDDEN.set(secrets_of_page(request))
     try:
         text = request.app[PAGES].render(template, {**known, **context})
     finally:
@@ -224,7 +243,10 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "is_wall": is_wall,
     "ago": ago,
     "plural": plural,
-    "path_part": lambda text: quote(str(text), safe=""),
+    "as_is": escape,
+    "masked": _masked,
+    "path_part": lambda text: escape(quote(str(text), safe="")),
+    "urlencode": lambda text: escape(do_urlencode(text)),
 }
 
 

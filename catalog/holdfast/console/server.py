@@ -31,6 +31,7 @@ from holdfast.errors import (
     HoldfastError,
     StoreUnreachable,
 )
+from holdfast.text import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +104,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _error_page(request, status_of(error), str(error), error.hint)
     except Exception as error:  # noqa: BLE001 - the page says that it failed, and the log says why
         text = request.app[PAGES].without_secrets("".join(traceback.format_exception(error)))
-        _log.error("%s failed: %s", request.path, text)
+        path = one_line(request.app[PAGES].without_secrets(request.path))
+        _log.error("%s failed: %s", path, text)
         return _error_page(request, 500, "An unexpected error happened.", "The log of the console has it.")
 
 
@@ -155,9 +157,7 @@ async def _access(request: web.Request, handler: Handler) -> web.StreamResponse:
     if viewer is None:
         return web.Response(
             status=401,
-            text=request.app[PAGES].render(
-                "refused.html", {"title": _TITLES[401], "hint": access.refusal, "request_path": request.path}
-            ),
+            text=request.app[PAGES].render("refused.html", {"title": _TITLES[401], "hint": access.refusal}),
             content_type="text/html",
         )
     request[VIEWER] = viewer

@@ -14,7 +14,7 @@ from holdfast.collections.complete_times import BEHIND_MS, LEAST_MS, ahead_by
 from holdfast.collections.frontiers import CollectionView
 from holdfast.errors import CLOSED
 from holdfast.persist.state.state import ShardState
-from holdfast.text import age, count, cut
+from holdfast.text import age, count, cut, without_passwords
 
 LATE_MS: Final = 5 * 60_000
 """How far a source may be behind before its collection is shown as late."""
@@ -97,6 +97,11 @@ def troubles(
     return sorted(found, key=lambda each: -each.level)
 
 
+def _cut(text: str) -> str:
+    # In this order: what is left of a URL that was cut looks no longer like one with a password.
+    return cut(without_passwords(text), _MOST)
+
+
 def _troubles(
     info: CollectionInfo,
     view: CollectionView | None,
@@ -120,10 +125,10 @@ def _troubles(
         case _:
             pass
     if torn:
-        yield Trouble(Level.BROKEN, cut(torn, _MOST), command("describe"))
+        yield Trouble(Level.BROKEN, _cut(torn), command("describe"))
     if info.holding.suspect:
         what = f"The contents of {info.holding.id} can't be trusted: {info.holding.suspect}"
-        yield Trouble(Level.BROKEN, cut(what, _MOST), command("describe"))
+        yield Trouble(Level.BROKEN, _cut(what), command("describe"))
     if view is not None:
         yield from _times(info, view, states, now_ms, command("offsets"), command("holds"))
         if (ahead := ahead_by(view.upper, now_ms)) > BEHIND_MS:
@@ -135,9 +140,7 @@ def _troubles(
         )
     for job in failed_last(jobs):
         why = f": {job.error}" if job.error else ""
-        yield Trouble(
-            Level.WARNING, cut(f"The last {job.kind} ({job.slot}) failed{why}", _MOST), command("jobs")
-        )
+        yield Trouble(Level.WARNING, _cut(f"The last {job.kind} ({job.slot}) failed{why}"), command("jobs"))
     running = sum(job.state is JobState.RUNNING for job in jobs)
     if running:
         yield Trouble(Level.BUSY, f"{count(running, 'job')} running", command("jobs"))

@@ -1,5 +1,7 @@
 """A collection: frontiers and holds, source, renditions, jobs, shards."""
 
+from dataclasses import replace
+
 from aiohttp import web
 
 from holdfast.collections.periods import shown_period
@@ -9,7 +11,7 @@ from holdfast.console.drawing import frontiers, jobs
 from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.feed import SourceFeed
 from holdfast.console.facts.trouble import quoted
-from holdfast.console.rendering import number, page
+from holdfast.console.rendering import masked, number, page, secrets_of_page
 from holdfast.text import age
 
 
@@ -19,10 +21,9 @@ async def show(request: web.Request) -> web.Response:
     info = await collection_of(request, place)
     may_read = await may_read_rows(request, place, info)
     age_s = console_of(request).limits.tick_s
-    facts = await ask(
-        request, collection_facts, place, info.collection_id, age_s, with_records=may_read
-    )
-    name = facts.info.name
+    facts = await ask(request, collection_facts, place, info.collection_id, age_s, with_records=may_read)
+    name, secrets = facts.info.name, secrets_of_page(request)
+    holds = [replace(each, purpose=masked(each.purpose, secrets)) for each in facts.history.holds]
     return page(
         request,
         "collection.html",
@@ -40,9 +41,7 @@ async def show(request: web.Request) -> web.Response:
         if facts.info.retain_ms is None
         else shown_period(facts.info.retain_ms),
         frontier_drawing=frontiers.frontiers(facts.history, f"Since and upper of {name} over time"),
-        holds_drawing=frontiers.holds(
-            facts.history, facts.history.holds, f"Who held the since of {name} over time"
-        ),
+        holds_drawing=frontiers.holds(facts.history, holds, f"Who held the since of {name} over time"),
         jobs_drawing=jobs.jobs(facts.jobs, facts.now_ms, f"Jobs of {name} over time"),
     )
 
