@@ -12,6 +12,7 @@ from holdfast.console.drawing.scale import (
     RIGHT,
     WIDTH,
     Scale,
+    most_times,
     number_ticks,
     time_scale,
     time_ticks,
@@ -29,9 +30,9 @@ _FAR: Final = 8
 """A since that is further away than this many times the range of the uppers is drawn at the bottom."""
 
 
-def frontiers(history: FrontierHistory, label: str) -> Markup:
+def frontiers(history: FrontierHistory, label: str, width: int = WIDTH) -> Markup:
     """Draw the frontiers. `label` says to a screen reader what the drawing shows."""
-    x = time_scale(history.from_ms, history.to_ms, GUTTER)
+    x = time_scale(history.from_ms, history.to_ms, GUTTER, width)
     upper_points, promised_points = _written(history.upper), _written(history.promised)
     if not upper_points:
         return Markup("")
@@ -40,35 +41,35 @@ def frontiers(history: FrontierHistory, label: str) -> Markup:
     y = Scale(low, high, bottom - 4, _TOP)
     drawn = [
         Markup('<svg class="drawing frontiers" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-            WIDTH, _HEIGHT, label
+            width, _HEIGHT, label
         ),
         Markup(
-            '<defs><pattern id="unknown" width="6" height="6" patternUnits="userSpaceOnUse"'
+            '<defs><pattern id="unknown-{}" width="6" height="6" patternUnits="userSpaceOnUse"'
             ' patternTransform="rotate(45)"><line class="hatch" x1="0" y1="0" x2="0" y2="6"/></pattern>'
             "</defs>"
-        ),
+        ).format(width),
     ]
     ticks = time_ticks(low, high, 5) if low > LEAST_MS else number_ticks(low, high, 5)
     for value, text in ticks:
         place = y(value)
         drawn.append(
             Markup('<line class="axis" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
-                GUTTER, place, WIDTH - RIGHT, place
+                GUTTER, place, width - RIGHT, place
             )
         )
         drawn.append(Markup('<text x="{}" y="{}">{}</text>').format(LEFT, round(place + 4, 1), text))
-    for value, text in time_ticks(history.from_ms, history.to_ms, 8):
+    for value, text in time_ticks(history.from_ms, history.to_ms, most_times(width)):
         place = x(value)
-        if GUTTER <= place <= WIDTH - RIGHT - 16:
+        if GUTTER <= place <= width - RIGHT - 16:
             drawn.append(
                 Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(place, _HEIGHT - 8, text)
             )
     drawn.append(
         Markup('<line class="axis-strong" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
-            GUTTER, bottom, WIDTH - RIGHT, bottom
+            GUTTER, bottom, width - RIGHT, bottom
         )
     )
-    drawn.extend(_unknown(history, x, bottom))
+    drawn.extend(_unknown(history, x, bottom, width))
     upper = _steps(upper_points, history.to_ms, x, y)
     since = _steps(history.since, history.to_ms, x, y)
     if upper and since:
@@ -85,7 +86,7 @@ def frontiers(history: FrontierHistory, label: str) -> Markup:
     return Markup("").join(drawn)
 
 
-def holds(history: FrontierHistory, bars: Sequence[HoldBar], label: str) -> Markup:
+def holds(history: FrontierHistory, bars: Sequence[HoldBar], label: str, width: int = WIDTH) -> Markup:
     """Draw who held the since, on the same axis as the frontiers."""
     lanes = [
         Lane(
@@ -102,7 +103,9 @@ def holds(history: FrontierHistory, bars: Sequence[HoldBar], label: str) -> Mark
         )
         for each in bars
     ]
-    return timeline(lanes, history.from_ms, history.to_ms, label, GUTTER) if lanes else Markup("")
+    if not lanes:
+        return Markup("")
+    return timeline(lanes, history.from_ms, history.to_ms, label, GUTTER, width)
 
 
 def _note(hold: HoldBar, now_ms: int) -> str:
@@ -127,7 +130,7 @@ def _range(uppers: Sequence[Point], sinces: Sequence[Point]) -> tuple[int, int]:
     return max(low - margin, 0), high + margin
 
 
-def _unknown(history: FrontierHistory, x: Scale, bottom: float) -> list[Markup]:
+def _unknown(history: FrontierHistory, x: Scale, bottom: float, drawing: int) -> list[Markup]:
     """Hatch the time for which the since or the upper is not known."""
     known = [line[0].at_ms if line else history.to_ms for line in (history.since, history.upper)]
     start = max(known)
@@ -135,9 +138,10 @@ def _unknown(history: FrontierHistory, x: Scale, bottom: float) -> list[Markup]:
     if width < 4:
         return []
     drawn = [
-        Markup('<rect class="gap" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-            GUTTER, _TOP, width, bottom - _TOP, "The log of the shard does not go back so far"
-        )
+        Markup(
+            '<rect class="gap" fill="url(#unknown-{})" x="{}" y="{}" width="{}" height="{}">'
+            "<title>{}</title></rect>"
+        ).format(drawing, GUTTER, _TOP, width, bottom - _TOP, "The log of the shard does not go back so far")
     ]
     if width > 80:
         drawn.append(

@@ -6,6 +6,7 @@ from typing import Final
 from markupsafe import Markup
 
 from holdfast.collections import JobRecord, JobState
+from holdfast.console.drawing.scale import LEFT, WIDTH
 from holdfast.console.drawing.timeline import Bar, Kind, Lane, timeline
 from holdfast.text import age, count
 
@@ -16,7 +17,7 @@ _KINDS: Final[dict[JobState, Kind]] = {
 }
 
 
-def jobs(records: Sequence[JobRecord], now_ms: int, label: str) -> Markup:
+def jobs(records: Sequence[JobRecord], now_ms: int, label: str, width: int = WIDTH) -> Markup:
     """Draw jobs. `label` says to a screen reader what the drawing shows."""
     if not records:
         return Markup("")
@@ -29,7 +30,7 @@ def jobs(records: Sequence[JobRecord], now_ms: int, label: str) -> Markup:
     ]
     start = min(each.started_ms for each in records)
     margin = max((now_ms - start) // 50, 1000)
-    return timeline(lanes, start - margin, max(now_ms, start + 1) + margin, label)
+    return timeline(lanes, start - margin, max(now_ms, start + 1) + margin, label, LEFT, width)
 
 
 def _bar(job: JobRecord, now_ms: int) -> Bar:

@@ -5,7 +5,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 WIDTH: Final = 960
-"""The width of every drawing in its own units. Those with an axis of time have the same margins."""
+"""The width of a drawing in its own units. Those with an axis of time have the same margins."""
+NARROW: Final = 326
+"""The width of the same drawing for a phone, where a unit is a pixel."""
 LEFT: Final = 8
 RIGHT: Final = 8
 GUTTER: Final = 68
@@ -39,9 +41,14 @@ class Scale:
         return round(self.start + share * (self.end - self.start), 1)
 
 
-def time_scale(from_ms: int, to_ms: int, left: float = LEFT) -> Scale:
+def time_scale(from_ms: int, to_ms: int, left: float = LEFT, width: int = WIDTH) -> Scale:
     """The scale of an axis of time over the whole width from `left` on."""
-    return Scale(from_ms, max(to_ms, from_ms + 1), left, WIDTH - RIGHT)
+    return Scale(from_ms, max(to_ms, from_ms + 1), left, width - RIGHT)
+
+
+def most_times(width: int) -> int:
+    """How many labels an axis of time has at most."""
+    return max(3, width // 120)
 
 
 def time_ticks(from_ms: int, to_ms: int, most: int) -> list[tuple[int, str]]:

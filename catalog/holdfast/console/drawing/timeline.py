@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from markupsafe import Markup, escape
 
-from holdfast.console.drawing.scale import LEFT, RIGHT, WIDTH, time_scale, time_ticks
+from holdfast.console.drawing.scale import LEFT, RIGHT, WIDTH, most_times, time_scale, time_ticks
 
 Kind = Literal["good", "busy", "warn", "bad", "idle"]
 
@@ -36,39 +36,46 @@ class Lane:
     note: str = ""
 
 
-def timeline(lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str, left: float = LEFT) -> Markup:
+def timeline(
+    lanes: Sequence[Lane],
+    from_ms: int,
+    to_ms: int,
+    label: str,
+    left: float = LEFT,
+    width: int = WIDTH,
+) -> Markup:
     """Draw lanes, one below the other. `label` says to a screen reader what the drawing shows."""
-    place = time_scale(from_ms, to_ms, left)
+    place = time_scale(from_ms, to_ms, left, width)
     height = len(lanes) * _LANE + _AXIS
     bottom = height - _AXIS
     drawn = [
         Markup('<svg class="drawing timeline" viewBox="0 0 {} {}" role="group" aria-label="{}">').format(
-            WIDTH, height, label
+            width, height, label
         )
     ]
-    for time, text in time_ticks(from_ms, to_ms, 8):
+    for time, text in time_ticks(from_ms, to_ms, most_times(width)):
         x = place(time)
         drawn.append(Markup('<line class="axis" x1="{0}" y1="0" x2="{0}" y2="{1}"/>').format(x, bottom))
-        if max(left, LEFT + 16) <= x <= WIDTH - RIGHT - 16:
+        if max(left, LEFT + 16) <= x <= width - RIGHT - 16:
             drawn.append(
                 Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(x, height - 8, text)
             )
     drawn.append(
         Markup('<line class="axis-strong" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
-            left, bottom, WIDTH - RIGHT, bottom
+            left, bottom, width - RIGHT, bottom
         )
     )
     for index, lane in enumerate(lanes):
         top = index * _LANE
         drawn.append(
             Markup('<text class="strong" x="{}" y="{}">{}</text>').format(
-                LEFT, top + 13, _cut(lane.label, 96)
+                LEFT, top + 13, _cut(lane.label, width // 10)
             )
         )
         if lane.note:
             drawn.append(
                 Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(
-                    WIDTH - RIGHT, top + 13, _cut(lane.note, 44)
+                    width - RIGHT, top + 13, _cut(lane.note, width // 12)
                 )
             )
         drawn.extend(
@@ -77,6 +84,7 @@ def timeline(lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str, left: 
                 place(bar.from_ms if bar.from_ms is not None else from_ms),
                 place(bar.to_ms if bar.to_ms is not None else to_ms),
                 top + 18,
+                width - RIGHT,
             )
             for bar in lane.bars
         )
@@ -84,9 +92,9 @@ def timeline(lanes: Sequence[Lane], from_ms: int, to_ms: int, label: str, left: 
     return Markup("").join(drawn)
 
 
-def _bar(bar: Bar, left: float, right: float, top: float) -> Markup:
+def _bar(bar: Bar, left: float, right: float, top: float, end: float) -> Markup:
     width = max(round(right - left, 1), _LEAST)
-    left = min(left, WIDTH - RIGHT - width)
+    left = min(left, end - width)
     open_left, open_right = bar.from_ms is None, bar.to_ms is None
     rect = Markup(
         '<rect class="bar {kind}{open}" x="{x}" y="{y}" width="{w}" height="{h}" rx="3">'

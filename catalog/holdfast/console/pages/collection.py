@@ -1,13 +1,16 @@
 """A collection: frontiers and holds, source, renditions, jobs, shards."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from aiohttp import web
+from markupsafe import Markup
 
 from holdfast.collections.periods import shown_period
 from holdfast.console.asking import ask, collection_of, may_read_rows
 from holdfast.console.context import console_of, place_of
 from holdfast.console.drawing import frontiers, jobs
+from holdfast.console.drawing.scale import NARROW, WIDTH
 from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.feed import SourceFeed
 from holdfast.console.facts.trouble import quoted
@@ -40,10 +43,25 @@ async def show(request: web.Request) -> web.Response:
         retention="all of its history"
         if facts.info.retain_ms is None
         else shown_period(facts.info.retain_ms),
-        frontier_drawing=frontiers.frontiers(facts.history, f"Since and upper of {name} over time"),
-        holds_drawing=frontiers.holds(facts.history, holds, f"Who held the since of {name} over time"),
-        jobs_drawing=jobs.jobs(facts.jobs, facts.now_ms, f"Jobs of {name} over time"),
+        frontier_drawing=_drawn(
+            lambda width: frontiers.frontiers(facts.history, f"Since and upper of {name} over time", width)
+        ),
+        holds_drawing=_drawn(
+            lambda width: frontiers.holds(
+                facts.history, holds, f"Who held the since of {name} over time", width
+            )
+        ),
+        jobs_drawing=_drawn(
+            lambda width: jobs.jobs(facts.jobs, facts.now_ms, f"Jobs of {name} over time", width)
+        ),
     )
+
+
+def _drawn(draw: Callable[[int], Markup]) -> Markup:
+    """A drawing for each kind of screen: one of them is shown. Empty if there is nothing to draw."""
+    wide = draw(WIDTH)
+    both = Markup('<div class="wide">{}</div><div class="narrow-drawing">{}</div>')
+    return both.format(wide, draw(NARROW)) if wide else wide
 
 
 def _trend(feed: SourceFeed | None) -> str:
