@@ -659,6 +659,11 @@ class SliderTicks:
         found = [each.time for each in self.ticks if each.time < time_]
         return found[-1] if found else (self.first if self.first < time_ else None)
 
+    def changed_since(self, time_: int) -> int | None:
+        """The time before the last change up to a time, so that the two differ. None if nothing changed."""
+        last = next((each.time for each in reversed(self.ticks) if each.time <= time_), None)
+        return None if last is None else self.before(last)
+
     def after(self, time_: int) -> int | None:
         """The first tick after a time, or the last time of all."""
         found = next((each.time for each in self.ticks if each.time > time_), None)

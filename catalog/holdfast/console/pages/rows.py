@@ -15,6 +15,8 @@ from markupsafe import Markup, escape
 from holdfast.console.asking import ask, collection_of, may_read_rows
 from holdfast.console.context import NotHere, place_of
 from holdfast.console.drawing.slider import slider_svg
+from holdfast.console.facts.collection import found_in
+from holdfast.console.facts.overview import view_of
 from holdfast.console.facts.rows import (
     Asked,
     Reach,
@@ -32,7 +34,7 @@ from holdfast.console.facts.rows import (
 from holdfast.console.facts.trouble import quoted
 from holdfast.console.parameters import text
 from holdfast.console.places import ShownPlace
-from holdfast.console.rendering import collection_path, is_wall, iso, page
+from holdfast.console.rendering import collection_path, freshness_s, is_live, is_wall, iso, page
 from holdfast.errors import BadInput, HoldfastError
 
 _NAMES: Final = ("as_of", "to", "columns", "where", "after", "row", "zoom")
@@ -92,6 +94,10 @@ async def show(request: web.Request) -> web.Response:
     address = RowsAddress(
         collection_path(place.name, name, "rows"), **{each: text(request, each) for each in _NAMES}
     )
+    if is_live(request):
+        # Something changed. The page keeps its rows, and learns only how far the collection is now.
+        name, upper = await ask(request, _upper, place, info.collection_id, freshness_s(request))
+        return page(request, "newer.html", place=place, name=name, address=address, upper=upper)
     shown = await ask(request, _shown, place, info.collection_id, address)
     return page(
         request,
@@ -100,6 +106,8 @@ async def show(request: web.Request) -> web.Response:
         section="overview",
         view="rows",
         place=place,
+        live=place.name,
+        upper=None if shown.reach is None else shown.reach.upper,
         crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
         address=address,
         now_ms=await ask(request, place.client.store_or_host_ms),
@@ -109,6 +117,14 @@ async def show(request: web.Request) -> web.Response:
         **{each: getattr(shown, each) for each in ShownRows.__slots__},
         status=400 if shown.refused or shown.problem else 200,
     )
+
+
+def _upper(place: ShownPlace, id_: str, max_age_s: float) -> tuple[str, int | None]:
+    """The name of a collection, and its upper at the last look, or None if it has none."""
+    seen = place.look(max_age_s)
+    info = found_in(seen, place, id_)
+    view, _ = view_of(seen, info)
+    return info.name, None if view is None else view.upper
 
 
 def _shown(place: ShownPlace, id_: str, address: RowsAddress) -> ShownRows:

@@ -8,6 +8,7 @@
 
   function shown(slider, time) {
     if (slider.dataset.wall !== "1") return String(time);
+    if (time === 0) return "the beginning";
     return new Date(time).toISOString().replace("T", " ").replace("Z", " UTC");
   }
 
@@ -66,6 +67,7 @@
       part.replaceWith(document.importNode(next, true));
       if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
       tellAll();
+      document.dispatchEvent(new CustomEvent("console:shown"));
     } catch (error) {
       if (error.name !== "AbortError") location.assign(address);
     }
@@ -107,6 +109,12 @@
   });
   addEventListener("popstate", () => {
     if (document.querySelector("[data-reload]")) load(location.href, { push: false, focus: "" });
+  });
+  // The rows stay as they are. Whoever looks at them learns that there are later ones.
+  document.addEventListener("console:changed", () => {
+    const newer = document.getElementById("newer");
+    const shown = document.querySelector("[data-reload]");
+    if (newer) newer.hidden = !(Number(newer.dataset.upper) > Number(shown.dataset.upper));
   });
   document.addEventListener("DOMContentLoaded", tellAll);
 })();
