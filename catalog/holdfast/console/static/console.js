@@ -10,6 +10,11 @@
     }
   })();
   if (stored === "light" || stored === "dark") root.dataset.theme = stored;
+  try {
+    if (localStorage.getItem("times") === "utc") root.dataset.times = "utc";
+  } catch {
+    // Without storage the times are relative at first.
+  }
 
   const isDark = () =>
     (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
@@ -23,6 +28,85 @@
       // Without storage the theme is that of this page.
     }
     document.dispatchEvent(new CustomEvent("console:theme"));
+  }
+
+  function changeTimes() {
+    if (root.dataset.times === "utc") delete root.dataset.times;
+    else root.dataset.times = "utc";
+    try {
+      localStorage.setItem("times", root.dataset.times ?? "");
+    } catch {
+      // As for the theme.
+    }
+    refreshTimes();
+  }
+
+  // What a title says is shown to a tap, a click and a focus too: only a mouse can point.
+  function tell(element) {
+    hush();
+    const tip = document.createElement("p");
+    tip.className = "tip";
+    tip.setAttribute("aria-hidden", "true");
+    tip.textContent = element.title;
+    document.body.append(tip);
+    const box = element.getBoundingClientRect();
+    const left = Math.min(box.left, document.documentElement.clientWidth - tip.offsetWidth - 8);
+    tip.style.left = `${Math.max(8, left) + scrollX}px`;
+    tip.style.top = `${box.bottom + 4 + scrollY}px`;
+  }
+
+  function hush() {
+    document.querySelector(".tip")?.remove();
+  }
+
+  // On a phone, the rows of a table become cards, and a long table shows its first ones.
+  const whole = new Set();
+  function prepare() {
+    for (const table of document.querySelectorAll(".scroll > .grid:not(.data)")) {
+      const labels = [...table.tHead.rows[0].cells].map((each) => each.textContent.trim());
+      for (const cell of table.querySelectorAll("tbody td:not([data-label])")) {
+        if (labels[cell.cellIndex] && cell.textContent.trim() && !cell.matches(".why"))
+          cell.dataset.label = labels[cell.cellIndex];
+        if (cell.textContent.trim().length > 48) cell.dataset.long = "";
+      }
+      table.classList.add("cards");
+      const box = table.parentElement;
+      const rows = table.tBodies[0].rows.length;
+      const name = box.getAttribute("aria-label");
+      if (box.matches(".whole") || rows < 4 || whole.has(name)) continue;
+      box.classList.add("few");
+      if (box.nextElementSibling?.matches(".show-all")) continue;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "show-all";
+      button.textContent = `Show all ${rows}`;
+      box.after(button);
+    }
+    showEdges();
+  }
+
+  function showAll(button) {
+    const box = button.previousElementSibling;
+    whole.add(box.getAttribute("aria-label"));
+    box.classList.remove("few");
+    button.remove();
+  }
+
+  function showEdge(box) {
+    const more = [];
+    if (box.scrollLeft > 1) more.push("before");
+    if (box.scrollLeft + box.clientWidth < box.scrollWidth - 1) more.push("after");
+    if (more.length) box.dataset.more = more.join(" ");
+    else delete box.dataset.more;
+  }
+
+  function showEdges() {
+    for (const box of document.querySelectorAll(".scroll, .plot")) {
+      // The latest is at the right.
+      if (box.matches(".plot") && !box.dataset.placed) box.scrollLeft = box.scrollWidth;
+      box.dataset.placed = "1";
+      showEdge(box);
+    }
   }
 
   async function copy(button) {
@@ -50,9 +134,15 @@
   // The clock of the store, as the page had it, goes on with this host's clock.
   const seen = new WeakMap();
   function refreshTimes() {
+    const exact = root.dataset.times === "utc";
+    document.getElementById("times")?.setAttribute("aria-pressed", String(exact));
     for (const each of document.querySelectorAll("time[data-ms]")) {
       if (!seen.has(each)) {
         seen.set(each, Date.now());
+        if (!exact) continue;
+      }
+      if (exact) {
+        each.textContent = each.title.replace(" UTC", "");
         continue;
       }
       const now = Number(each.dataset.now) + Date.now() - seen.get(each);
@@ -63,6 +153,7 @@
   }
 
   // Live: one stream says what changed. The page reads itself again, and the changed parts are replaced.
+  const LOST_MS = 5000;
   let stream = null;
   let reading = false;
   let again = false;
@@ -80,6 +171,32 @@
     live.hidden = false;
     live.dataset.state = state;
     live.lastElementChild.textContent = text;
+    if (state === "on") found();
+    else lost();
+  }
+
+  // Figures that do not move any more must not look like those of now.
+  let lostAt = null;
+  let waiting = 0;
+  function lost() {
+    lostAt ??= new Date();
+    if (waiting) return;
+    waiting = setTimeout(() => {
+      const banner = document.getElementById("lost");
+      if (!banner) return;
+      banner.textContent =
+        `Not up to date since ${lostAt.toISOString().slice(11, 16)} UTC: what you see is from then. ` +
+        "If the console was stopped, start it again, and open the address that it prints.";
+      banner.hidden = false;
+    }, LOST_MS);
+  }
+
+  function found() {
+    clearTimeout(waiting);
+    waiting = 0;
+    lostAt = null;
+    const banner = document.getElementById("lost");
+    if (banner) banner.hidden = true;
   }
 
   async function readAgain() {
@@ -98,6 +215,7 @@
       for (const part of document.querySelectorAll("[data-live][id]")) replace(part, page.getElementById(part.id));
       show("on", "Live");
       refreshTimes();
+      prepare();
       document.dispatchEvent(new CustomEvent("console:changed"));
     } catch {
       show("stale", "Not up to date");
@@ -115,11 +233,13 @@
       return;
     const open = new Set([...part.querySelectorAll("details[open][id]")].map((each) => each.id));
     const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
-    const scrolled = [...part.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
+    const boxes = ".scroll, .plot";
+    const scrolled = [...part.querySelectorAll(boxes)].map((each) => [each.scrollLeft, each.scrollTop]);
     const fresh = document.importNode(next, true);
     for (const each of fresh.querySelectorAll("details[id]")) if (open.has(each.id)) each.open = true;
     part.replaceWith(fresh);
-    [...fresh.querySelectorAll(".scroll")].forEach((each, index) => {
+    [...fresh.querySelectorAll(boxes)].forEach((each, index) => {
+      each.dataset.placed = "1";
       if (scrolled[index]) [each.scrollLeft, each.scrollTop] = scrolled[index];
     });
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
@@ -157,13 +277,28 @@
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button");
+    const titled = event.target.closest("[title]");
+    if (titled && !event.target.closest("a, input, select, #theme, #times, .copy")) tell(titled);
+    else hush();
     if (button?.dataset.copy !== undefined) copy(button);
     else if (button?.id === "theme") changeTheme();
+    else if (button?.id === "times") changeTimes();
+    else if (button?.matches(".show-all")) showAll(button);
   });
   document.addEventListener("change", (event) => {
     if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
   });
+  document.addEventListener("focusin", (event) => {
+    if (event.target.matches(".unknown:focus-visible")) tell(event.target);
+    else hush();
+  });
+  document.addEventListener("scroll", (event) => {
+    if (event.target.matches?.(".scroll, .plot")) showEdge(event.target);
+  }, { capture: true, passive: true });
+  addEventListener("resize", showEdges);
+  document.addEventListener("console:shown", prepare);
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") hush();
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.matches("input, select, textarea, [contenteditable]")) return;
     const filter = document.querySelector("input[type=search]");
@@ -183,6 +318,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     follow();
     refreshTimes();
+    prepare();
     setInterval(refreshTimes, 5000);
   });
 })();
