@@ -12,6 +12,8 @@
   One more job records the upper that was checked last, because times below it can't change any more. If the
   copy has later times, an interrupted run has appended them, or others have written. So these are compared
   with the source before anything is appended.
+- The source may have been returned to an earlier state since, and written again. A mark at the source shows
+  that it was not (`copy_marks`). Without the mark of its copy, all times of both are compared first.
 - A copy of a collection that a source feeds also has its bindings and its bad records, in the commits of the
   rows. So at each time it has exactly the messages that its bindings name, and a pipeline of its own may
   continue from there. It has its own id, and so its own consumer group and replication slot. Once its
@@ -35,6 +37,7 @@ import pyarrow as pa
 
 from holdfast.collections.complete_times import ReadSeal, sealed_past
 from holdfast.collections.controller import StorageController
+from holdfast.collections.copy_marks import MARK, mark_of, new_mark
 from holdfast.collections.pipeline import BESIDE, FORGOTTEN
 from holdfast.collections.pipeline_history import KEPT, PipelineHistory
 from holdfast.collections.reader import CollectionReader
@@ -182,6 +185,7 @@ def _copied(
         job = target.start_job(found.collection_id, COPY, _SLOT, spec={**wanted, **times})
         if job.state is not JobState.DONE:
             since, until = job.spec["since"], job.spec["upper"]
+            _check_reached(source, info, found.name, until)
             _check_fed(found, _fed_at(source, info, until))
             with (
                 _history_needed(f"the unfinished copy {found.name!r}", "finished", found.name),
@@ -190,6 +194,7 @@ def _copied(
                 # What others may have written to it is found by the check of the whole.
                 copy.fill()
                 result = copy.checked()
+            result[MARK] = new_mark(source, info.collection_id, found.collection_id, until)
             try:
                 target.finish_job(job.job_id, job.attempt, result)
             except Fenced:
@@ -216,11 +221,18 @@ def _brought_up(
         info = source.describe(wanted["collection"])
         made = target.describe(done.id)
         reached = target.frontiers(done.id).upper
+        latest = _latest(target, made)
+        is_known = not done.upper or (
+            latest.result.get(MARK, "") == mark_of(source, info.collection_id, done.id) != ""
+        )
+        if not is_known and done.upper > frontiers.upper:
+            raise _other_history(made, done.upper, f"it ends before {frontiers.upper} now")
         if reached > frontiers.upper:
-            raise _diverged(target, made, done.upper, _beyond(reached, frontiers.upper))
+            raise _diverged(target, made, done.upper, reached, frontiers.upper)
         # An interrupted run may have wanted a later upper.
         upper = max(frontiers.upper if upper is None else upper, reached)
-        if upper <= done.upper:
+        _check_reached(source, info, made.name, upper)
+        if upper <= done.upper and is_known:
             return done
         _check_fed(made, _fed_at(source, info, upper))
         # A copy of a table that nobody had written begins with the times of now.
@@ -229,13 +241,41 @@ def _brought_up(
             _history_needed(f"the copy {done.name!r}", "brought up to date", done.name),
             _Copy(source, reader, target, made, since, upper, on_rows) as copy,
         ):
+            if not is_known:
+                copy.compare_all(done.upper)
             copy.evolve(info)
             # Others may have written to it since it was finished, or an interrupted run has.
             copy.compare(done.upper, reached)
             copy.fill(reached)
             result = copy.checked_after(done) if done.upper else copy.checked()
-    target.record_batch(done.id, COPY, _UPDATES, upper, spec=wanted, result=result, effects=lambda: ())
-    return CopiedTable(done.name, done.id, **result, brought_from=done.upper)
+        result[MARK] = new_mark(source, info.collection_id, done.id, upper)
+    # It may have only a new mark.
+    batch = max(upper, latest.result.get(BATCH, 0) + 1)
+    target.record_batch(done.id, COPY, _UPDATES, batch, spec=wanted, result=result, effects=lambda: ())
+    if upper <= done.upper:
+        return done
+    return CopiedTable(done.name, done.id, **_facts(result), brought_from=done.upper)
+
+
+def _check_reached(source: StorageController, info: CollectionInfo, copy: str, upper: int) -> None:
+    """Raise `BadInput` if a source has no longer all times before the upper with which a copy began."""
+    reached = source.frontiers(info.collection_id).upper
+    if upper > reached:
+        raise BadInput(
+            f"the copy {copy!r} was to have the times before {upper}, and the table has only those before"
+            f" {reached}: its location was returned to an earlier state",
+            hint="copy again when the table has later times; or give a new copy another name",
+        )
+
+
+def _other_history(made: CollectionInfo, upper: int, why: str) -> BadInput:
+    return BadInput(
+        f"the table has another history than the copy {made.name!r} before {upper}, so it can't be brought up"
+        f" to date: {why}",
+        hint="the location of the table was probably returned to an earlier state, and the copy may have rows"
+        " that are lost there; give a new copy another name, or drop this one: holdfast drop"
+        f" {made.name!r} --force",
+    )
 
 
 def _fed_at(source: StorageController, info: CollectionInfo, upper: int) -> RenditionInfo | None:
@@ -325,8 +365,17 @@ def _check_fed(made: CollectionInfo, fed: RenditionInfo | None) -> None:
     )
 
 
-def _diverged(target: StorageController, made: CollectionInfo, known: int, why: str) -> BadInput:
-    """The error for a copy that others have moved from `known` on."""
+def _diverged(
+    target: StorageController, made: CollectionInfo, known: int, reached: int, upper: int, why: str = ""
+) -> BadInput:
+    """The error for a copy that others have moved from `known` on. Default: it is beyond the table."""
+    beyond = f"it has times before {reached}, and the table before {upper}"
+    if not why and made.holding.held_from >= max(known, 1):
+        return BadInput(
+            f"the copy {made.name!r} was handed over to rendition {made.holding.id}, so it can't be brought"
+            f" up to date yet: {beyond}",
+            hint=f"copy again when the table has times from {reached} on, in milliseconds",
+        )
     who, hint = "was written by others", ""
     if made.holding.pipeline is not None:
         who = "was fed on from its source, or written by others"
@@ -335,13 +384,9 @@ def _diverged(target: StorageController, made: CollectionInfo, known: int, why: 
     if sealed := sealed_past(known, seal):
         hint = "read a copy that follows its table with mode='read', which seals nothing; now "
     return BadInput(
-        f"the copy {made.name!r} {who}, so it can't be brought up to date: {why}{sealed}",
+        f"the copy {made.name!r} {who}, so it can't be brought up to date: {why or beyond}{sealed}",
         hint=f"{hint}give a new copy another name, or drop this one: holdfast drop {made.name!r}",
     )
-
-
-def _beyond(reached: int, upper: int) -> str:
-    return f"it has times before {reached}, and the table before {upper}"
 
 
 def _evolved(target: StorageController, made: CollectionInfo, info: CollectionInfo) -> CollectionInfo:
@@ -414,9 +459,19 @@ def _finished(target: StorageController, name: str, wanted: Json) -> CopiedTable
             f"the target has a table {name!r}, which is no copy of this one",
             hint="give the copy another name, or drop that table",
         )
-    latest = _job(target, info, _UPDATES) or job
-    result = {name: value for name, value in latest.result.items() if name != BATCH}
-    return CopiedTable(name, info.collection_id, **result, was_there=True)
+    return CopiedTable(name, info.collection_id, **_facts(_latest(target, info).result), was_there=True)
+
+
+def _latest(target: StorageController, made: CollectionInfo) -> JobRecord:
+    """The record of the last run that changed or checked a finished copy."""
+    found = _job(target, made, _UPDATES) or _job(target, made)
+    assert found is not None
+    return found
+
+
+def _facts(result: Json) -> dict[str, Any]:
+    """What the result of a copy says of it, without what only the next run needs."""
+    return {name: value for name, value in result.items() if name not in (BATCH, MARK)}
 
 
 def _spec(info: CollectionInfo, fed: RenditionInfo | None, name: str) -> CollectionSpec:
@@ -566,39 +621,45 @@ class _Copy:
             self._done += piece.num_rows
             self._on_rows("copying", self._done)
 
+    def compare_all(self, upper: int) -> None:
+        """Raise `BadInput` unless all times of the copy before an upper are those of the source."""
+        with self._both() as (begin, _, both):
+            if self._reader.since() >= upper:
+                raise AsOfTooEarly(upper - 1, self._reader.since())
+            # The copy may have given up its times before the upper. Then `compare` begins later.
+            for wanted, found in both if begin < upper else ():
+                if self._sums(wanted, begin, upper) != self._sums(found, begin, upper):
+                    raise _other_history(self._made, upper, f"it has other {wanted.what}")
+
     def compare(self, known: int, reached: int) -> None:
         """Raise `BadInput` unless the copy, known to be right before a time, is right before another one."""
         if reached == known:
             return
-        if reached < known:
-            raise self._diverged(known, "it was handed over to another rendition")
         upper = self._source.frontiers(self._reader.info.collection_id).upper
+        diverged = partial(_diverged, self._target, self._made, known, reached, upper)
+        if reached < known:
+            raise diverged("it was handed over to another rendition")
         if reached > upper:
-            raise self._diverged(known, _beyond(reached, upper))
-        # Without any known time, the source has nothing any more before its since.
-        since = max(self._since, self._reader.since())
-        if not known and reached <= since:
-            raise AsOfTooEarly(reached - 1, since)
+            raise diverged()
+        with self._both(known) as (begin, is_whole, both):
+            if is_whole and reached <= begin:
+                raise AsOfTooEarly(reached - 1, begin)
 
-        def sums(part: _Part) -> _Sums | _Sum:
-            return self._change_sums(part, known, reached)[0] if known else self._sums(part, since, reached)
+            def sums(part: _Part) -> _Sums | _Sum:
+                if is_whole:
+                    return self._sums(part, begin, reached)
+                return self._change_sums(part, known, reached)[0]
 
-        with self._both() as both:
             for wanted, found in both:
                 if sums(wanted) != sums(found):
-                    raise self._diverged(known, f"its latest times have other {wanted.what} than the table")
+                    raise diverged(f"its latest times have other {wanted.what} than the table")
 
-    def _diverged(self, known: int, why: str) -> BadInput:
-        return _diverged(self._target, self._made, known, why)
-
-    def checked(self) -> Json:
+    def checked(self) -> dict[str, Any]:
         """The result of the copy. Raises `CorruptBlob` if it differs from the source."""
         if not self._upper:
             return {"since": 0, "upper": 0, "rows": 0, "changes": 0, "checksum": f"{0:016x}"}
-        # A run that continues may find that the source has given up the first times.
-        since = max(self._since, self._reader.since())
         sums = []
-        with self._both() as both:
+        with self._both() as (since, _, both):
             for wanted, found in both:
                 theirs, mine = (self._sums(each, since, self._upper) for each in (wanted, found))
                 if mine != theirs:
@@ -612,14 +673,16 @@ class _Copy:
             "checksum": sums[0].checksum,
         }
 
-    def checked_after(self, done: CopiedTable) -> Json:
+    def checked_after(self, done: CopiedTable) -> dict[str, Any]:
         """The result of bringing a copy up to date, whose times below an upper were checked before.
 
         What was the same in both at a time is the same later if the changes are. So only these are read.
         Raises `CorruptBlob` if they differ.
         """
         sums = []
-        with self._both() as both:
+        with self._both(done.upper) as (_, is_whole, both):
+            if is_whole:
+                return self.checked()
             for wanted, found in both:
                 theirs, updates = self._change_sums(wanted, done.upper, self._upper)
                 mine, _ = self._change_sums(found, done.upper, self._upper)
@@ -638,8 +701,12 @@ class _Copy:
         }
 
     @contextmanager
-    def _both(self) -> Iterator[list[tuple["_Part", "_Part"]]]:
-        """What is compared: each part of the source, and that of the copy. The contents are first."""
+    def _both(self, known: int = 0) -> Iterator[tuple[int, bool, list[tuple["_Part", "_Part"]]]]:
+        """What is compared: each part of the source, and that of the copy. The contents are first.
+
+        Also the first time that both have. And whether to begin there, because nothing is known to be right
+        before, or the copy has given up `known`. Its older times can't be read any more.
+        """
         id_ = self._made.collection_id
         with ExitStack() as stack:
             copied = stack.enter_context(
@@ -650,7 +717,11 @@ class _Copy:
                 _Contents(copied, self._made.stored_schema),
                 *self._kept_of(stack, self._target, id_),
             ]
-            yield list(zip(theirs, mine, strict=True))
+            # A run that continues may find that the source has given up the first times.
+            since = self._reader.since()
+            begin = max(self._since, since, copied.since())
+            is_whole = not known or copied.since() >= max(known, since)
+            yield begin, is_whole, list(zip(theirs, mine, strict=True))
 
     def _differs(self, what: str, rows: int, checksum: str, found_rows: int, found_sum: str) -> CorruptBlob:
         return CorruptBlob(

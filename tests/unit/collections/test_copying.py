@@ -1,8 +1,10 @@
 """`copy_table` and `copy_tables`: history, kills, writers meanwhile, and the check."""
 
+import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -495,3 +497,48 @@ def test_a_copy_that_can_not_follow_says_what_to_do(change: str) -> None:
         holdfast.copy_table(client, "t", other)
     assert "holdfast drop 't'" in refused.value.hint
     assert holdfast.table(other, "t").count() == 1
+
+
+def returned(folder: Path, saved: Path) -> None:
+    """Return a location to the state that was saved, as a restored disk does."""
+    shutil.rmtree(folder)
+    shutil.copytree(saved, folder)
+
+
+def test_a_source_that_was_returned_to_an_earlier_state_is_refused(tmp_path: Path) -> None:
+    source, saved, target = (tmp_path / name for name in ("source", "saved", "target"))
+
+    def append(*ids: int) -> None:
+        with holdfast.table(source, "t", columns={"id": "int64"}, key="id") as table:
+            table.append({"id": [*ids]})
+
+    append(1)
+    shutil.copytree(source, saved)
+    append(2)
+    holdfast.copy_table(source, "t", target)
+    append(3)
+    # The source has what the copy has: only what is new is read.
+    assert holdfast.copy_table(source, "t", target).rows == 3
+    returned(source, saved)
+    with pytest.raises(BadInput, match="the table has another history than the copy 't' before"):
+        holdfast.copy_table(source, "t", target)
+    append(4)
+    append(5)
+    for _ in range(2):
+        with pytest.raises(BadInput, match="the table has another history than the copy 't' before") as found:
+            holdfast.copy_table(source, "t", target)
+        assert "give a new copy another name" in found.value.hint
+    with holdfast.table(target, "t", mode="read") as copy:
+        assert sorted(copy.read()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_a_copy_of_a_source_without_its_mark_is_compared_in_full(tmp_path: Path) -> None:
+    """A client that only reads can't leave a mark."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    with holdfast.table(source, "t", columns={"id": "int64"}, key="id") as table:
+        table.append({"id": [1]})
+        with PersistClient.open(source.as_uri(), mode="read") as client:
+            holdfast.copy_table(client, "t", target)
+            table.append({"id": [2]})
+            assert holdfast.copy_table(client, "t", target).rows == 2
+        assert holdfast.copy_table(source, "t", target).was_there

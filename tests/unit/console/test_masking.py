@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

@@ -1,5 +1,6 @@
 """A copy of a collection that a source feeds has all that its pipeline kept, and is fed on from there."""
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -366,3 +367,39 @@ def test_other_bindings_or_bad_records_are_found(number: int, monkeypatch: pytes
     with pytest.raises(CorruptBlob, match=("bindings", "bad records")[number]):
         holdfast.copy_table(world.client, "orders", other)
     assert [each.name for each in holdfast.list_tables(other)] == ["orders.copying"]
+
+
+@pytest.mark.parametrize("envelope", ["None", "Upsert"])
+def test_a_source_that_was_returned_to_an_earlier_state_and_fed_on_is_refused(
+    envelope: str, tmp_path: Path
+) -> None:
+    """Otherwise the copy would have messages twice, and rows that were replaced."""
+    source, saved, target, inbox = (tmp_path / name for name in ("source", "saved", "target", "in"))
+    inbox.mkdir()
+
+    def fed(number: int) -> None:
+        (inbox / f"f{number}.jsonl").write_text(f'{{"id": {number}, "v": "a"}}\n')
+        holdfast.ingest_source(
+            source,
+            "orders",
+            {
+                "files": {"path": str(inbox), "pattern": "*.jsonl"},
+                "format": {"json": {}},
+                "envelope": envelope,
+            },
+            columns={"v": "string"},
+            key={"id": "int64"},
+            once=True,
+        )
+
+    fed(1)
+    shutil.copytree(source, saved)
+    fed(2)
+    holdfast.copy_table(source, "orders", target)
+    shutil.rmtree(source)
+    shutil.copytree(saved, source)
+    fed(3)
+    with pytest.raises(BadInput, match="has another history than the copy 'orders' before"):
+        holdfast.copy_table(source, "orders", target)
+    with holdfast.table(target, "orders", mode="read") as copy:
+        assert sorted(copy.read()["id"].to_pylist()) == [1, 2]

@@ -284,15 +284,16 @@ def drop(
 
 
 def _slots(controller: "StorageController", info: "CollectionInfo") -> list[str]:
-    """The replication slots of a collection."""
+    """The replication slots that belong to a collection. Those of the collection it was copied from don't."""
     from holdfast.ingest.kept import progress
+    from holdfast.ingest.sources.postgres_server import is_slot_of
 
     slots = []
     for each in info.live:
         # What can't be read can be dropped.
         with contextlib.suppress(HoldfastError):
             fed = progress(controller.client, each)
-            slots += [fed.slot] if fed and fed.slot else []
+            slots += [fed.slot] if fed and fed.slot and is_slot_of(info.collection_id, fed.slot) else []
     return slots
 
 

@@ -137,3 +137,12 @@ def slot_of(collection_id: str, slot: str = "") -> str:
         return f"holdfast_{uuid.UUID(collection_id).hex}"
     except ValueError:
         return f"holdfast_{xxhash.xxh3_128_hexdigest(collection_id.encode())}"
+
+
+def is_slot_of(collection_id: str, slot: str) -> bool:
+    """Whether a slot has a name that only slots of this collection have.
+
+    A copy of a collection has bindings that name the slot of the collection, until the copy is fed.
+    """
+    given = xxhash.xxh32_hexdigest(collection_id.encode())
+    return slot.startswith(slot_of(collection_id)) or f"_{given}_" in slot

@@ -1544,3 +1544,15 @@ def test_the_page_does_what_it_says(
 def test_nothing_imports_the_driver_before_a_table_is_opened() -> None:
     code = "import sys, holdfast.ingest, holdfast.cli.ingest; assert 'psycopg' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_dropping_a_copy_does_not_name_the_slot_of_the_original(tmp_path: Path, table: PgTable) -> None:
+    here, there = (f"file://{tmp_path}/{name}" for name in ("here", "there"))
+    table.insert((1, "a"))
+    ingest_source(here, "orders", {"postgres": table.block()}, schema=ORDERS, once=True)
+    (live,) = table.slots()
+    holdfast.copy_tables(here, there)
+    dropped = CliRunner().invoke(main, ["drop", "orders", "--yes", "--force", "--url", there])
+    assert (dropped.exit_code, "slot" in dropped.stderr) == (0, False), dropped.output
+    dropped = CliRunner().invoke(main, ["drop", "orders", "--yes", "--force", "--url", here])
+    assert f"replication slot {live} keeps WAL" in dropped.stderr
