@@ -43,8 +43,13 @@ class SourceProgress:
         return {partition: end - reached[partition] for partition, end in self.ends}
 
     @property
+    def counts_messages(self) -> bool:
+        """Whether the positions of the source count its messages, so that `behind` is known."""
+        return self.source.startswith(_COUNTED)
+
+    @property
     def behind(self) -> int:
-        """The number of messages that the source had more at the last step."""
+        """The number of messages that the source had more at the last step, or 0 if it doesn't count them."""
         return sum(self.lags.values())
 
 

@@ -1,9 +1,11 @@
 """What the overview, a collection and its shards show."""
 
 import hashlib
+import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.overview import ordered, overview
 from holdfast.console.facts.shards import shard_list
 from holdfast.console.facts.trouble import Level
-from holdfast.console.places import ShownPlace, ShownPlaces, secrets_of, short_name, shown_url
+from holdfast.console.places import PlaceLook, ShownPlace, ShownPlaces, secrets_of, short_name, shown_url
 from holdfast.errors import NoLocation
 from holdfast.persist import PersistClient
 from holdfast.persist.stores import StoreMetrics
@@ -246,6 +248,49 @@ def test_names_of_locations() -> None:
     assert list(secrets_of("postgresql://me:a%20b@h/")) == ["a%20b", "a b"]
 
 
+class Later(ShownPlace):
+    """A location that is looked at later than now. With `is_moved`, its shards changed meanwhile."""
+
+    later_ms = 0
+    is_moved = False
+
+    def look(self, max_age_s: float = 0.0) -> PlaceLook:
+        seen = super().look(max_age_s)
+        now_ms = seen.now_ms + self.later_ms
+        if not self.is_moved:
+            return replace(seen, now_ms=now_ms)
+        states = {shard: replace(state, wall_ms=now_ms) for shard, state in seen.states.items()}
+        return replace(seen, now_ms=now_ms, states=states)
+
+
+def test_a_source_that_nobody_reads_is_not_shown_as_caught_up(tmp_path: Path) -> None:
+    source = {"generator": {"rows": 5}, "format": {"json": {}}}
+    holdfast.ingest_source(tmp_path / "shop", "fed", source, columns={}, key={"id": "int64"}, once=True)
+    place = Later("shop", (tmp_path / "shop").as_uri())
+    url = "/locations/shop/collections/fed"
+    with served(Console(ShownPlaces({"shop": place}), access())) as browser:
+        text = browser.get(url).text
+        assert "Not behind" in text
+        assert "Last step" not in text
+        place.later_ms = 7 * 60_000
+        text = browser.get(url).text
+        assert re.search(
+            r"Nothing was stored from its source since \d\d:\d\d UTC. What came to it since then is not known",
+            text,
+        )
+        assert f"holdfast ingest SPEC {place.arguments}" in text
+        assert "<dt>Trend</dt><dd>Falling behind: there was no step lately</dd>" in text
+        assert re.search(r"<dt>Behind in messages</dt>.*of 5 at \d\d:\d\d UTC", text)
+        assert "Not behind" not in text
+        assert "caught up" not in text.lower()
+        # Steps are taken, and for times that are long ago.
+        place.is_moved = True
+        text = browser.get(url).text
+        assert "its source is read too slowly" in text
+        assert f"holdfast collection offsets fed {place.arguments}" in text
+    place.close()
+
+
 def test_a_source_has_its_lag_and_its_bad_records(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.jsonl").write_text('{"id": 1}\n{"id": "<i>no</i>"}\n{"id": 2}\n')
@@ -261,8 +306,9 @@ def test_a_source_has_its_lag_and_its_bad_records(tmp_path: Path) -> None:
     hidden, facts = (collection_facts(place, "fed", with_records=each) for each in (False, True))
     assert facts.feed is not None
     assert hidden.feed is not None
-    assert (facts.feed.messages, facts.feed.behind, facts.feed.errors) == (3, 0, 1)
-    assert facts.feed.caught_up_ms == 0
+    # Positions of files don't count messages.
+    assert (facts.feed.messages, facts.feed.behind, facts.feed.errors) == (3, None, 1)
+    assert facts.feed.is_stepping
     assert [each.name for each in facts.feed.partitions] == ["1.jsonl"]
     assert facts.row.errors == 1
     assert facts.row.lag_ms is not None

@@ -92,6 +92,7 @@ def collection_facts(
     jobs = seen.jobs.get(info.collection_id, ())
     shards = list(_shards(seen, info))
     commands = [each for each in seen.commands if each.object_id == info.collection_id]
+    history = frontier_history(place, seen, info)
     states = {shard: shard_info(seen.states[shard]) for shard in (info.metadata_shard, *info.data_shards)}
     return CollectionFacts(
         info=info,
@@ -106,8 +107,8 @@ def collection_facts(
         jobs=tuple(reversed(jobs[-MOST_JOBS:])),
         all_jobs=len(jobs),
         commands=tuple(reversed(commands[-MOST_COMMANDS:])),
-        history=frontier_history(place, seen, info),
-        feed=feed(place, seen, info, view, with_records=with_records),
+        history=history,
+        feed=feed(place, seen, info, view, history, with_records=with_records),
     )
 
 

@@ -5,7 +5,8 @@ from typing import Final
 
 from holdfast.collections import CollectionInfo
 from holdfast.collections.frontiers import CollectionView
-from holdfast.console.facts.trouble import lag_ms
+from holdfast.console.facts.frontiers import FrontierHistory
+from holdfast.console.facts.trouble import lag_ms, no_step_since
 from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.errors import AsOfTooEarly
 from holdfast.ingest.kept import behind_at, progress
@@ -13,17 +14,21 @@ from holdfast.persist import SnapshotPart
 
 MOST_PARTITIONS: Final = 200
 MOST_ERRORS: Final = 50
-_BEFORE_MS: Final = (15 * 60_000, 5 * 60_000, 60_000)
+TREND_MS: Final = 15 * 60_000
+_BEFORE_MS: Final = (TREND_MS, 5 * 60_000, 60_000)
 _MOST_REASON: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition of the source. `behind` is how many messages it had more at the last step, if it counts."""
+    """A partition of the source.
+
+    `behind` is how many messages it had more at the last step. None: its positions don't count messages.
+    """
 
     name: str
     position: int
-    behind: int
+    behind: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +43,29 @@ class RecentBadRecord:
 
 @dataclass(frozen=True, slots=True)
 class SourceFeed:
-    """The state of a source as of the last complete time.
+    """The state of a source as of `step_ms`, the last complete time.
 
-    `trend` has how many messages it was behind at some earlier times of the collection and now.
-    `caught_up_ms` is how long it takes to catch up at the pace of the trend: 0 if it is not behind, and None
-    if it does not catch up or the pace is unknown.
+    The console doesn't ask the source. What came to it since the last step is not known, so `behind` is how
+    many messages it had more at that time. It is None if the positions of the source don't count messages.
+
+    `is_stepping` is whether there was a step lately. `trend` has how many messages it was behind at some earlier
+    times of the collection and at `step_ms`. `lag_trend` has the lag in time at the first and the last step of
+    the latest `TREND_MS`. `caught_up_ms` is how long it takes to catch up at the pace of the trend: 0 if it is
+    not behind, and None if it does not catch up, or if the pace is unknown.
     """
 
     source: str
     slot: str
     messages: int
-    behind: int
+    behind: int | None
+    step_ms: int
+    is_stepping: bool
     lag_ms: int | None
     errors: int
     partitions: tuple[Partition, ...]
     all_partitions: int
     trend: tuple[tuple[int, int], ...]
+    lag_trend: tuple[tuple[int, int], ...]
     caught_up_ms: int | None
     bad: tuple[RecentBadRecord, ...] | None
 
@@ -63,6 +75,7 @@ def feed(
     seen: PlaceLook,
     info: CollectionInfo,
     view: CollectionView | None,
+    history: FrontierHistory,
     *,
     with_records: bool,
 ) -> SourceFeed | None:
@@ -73,22 +86,30 @@ def feed(
     if found is None:
         return None
     lags = found.lags
-    trend = _trend(place, info, seen, found.complete_before, found.behind)
+    counts = found.counts_messages
+    is_stepping = no_step_since(info, view, seen.states, seen.now_ms) is None
+    trend = _trend(place, info, seen, found.complete_before, found.behind) if counts else ()
     parts = sorted(
-        (Partition(name, position, lags.get(name, 0)) for name, position in found.positions),
-        key=lambda each: (-each.behind, each.name),
+        (
+            Partition(name, position, lags.get(name, 0) if counts else None)
+            for name, position in found.positions
+        ),
+        key=lambda each: (-(each.behind or 0), each.name),
     )
     return SourceFeed(
         source=found.source,
         slot=found.slot,
         messages=found.messages,
-        behind=found.behind,
+        behind=found.behind if counts else None,
+        step_ms=found.complete_before - 1,
+        is_stepping=is_stepping,
         lag_ms=lag_ms(info, view, seen.now_ms),
         errors=found.errors,
         partitions=tuple(parts[:MOST_PARTITIONS]),
         all_partitions=len(parts),
         trend=trend,
-        caught_up_ms=_caught_up(trend),
+        lag_trend=_lag_trend(history),
+        caught_up_ms=_caught_up(trend) if trend and is_stepping else None,
         bad=_bad(place, info, found.complete_before) if with_records and found.errors else None,
     )
 
@@ -109,6 +130,12 @@ def _trend(
                 # The since has moved after the look.
                 continue
     return (*points, (upper - 1, behind))
+
+
+def _lag_trend(history: FrontierHistory) -> tuple[tuple[int, int], ...]:
+    """When the first and the last step of the latest time were, and how late the collection was then."""
+    latest = [each for each in history.upper if each.at_ms > history.to_ms - TREND_MS and each.value > 0]
+    return tuple((each.at_ms, max(0, each.at_ms - (each.value - 1))) for each in (*latest[:1], *latest[-1:]))
 
 
 def _caught_up(trend: tuple[tuple[int, int], ...]) -> int | None:

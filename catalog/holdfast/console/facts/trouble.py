@@ -14,7 +14,7 @@ from holdfast.collections.complete_times import BEHIND_MS, LEAST_MS, ahead_by
 from holdfast.collections.frontiers import CollectionView
 from holdfast.errors import CLOSED
 from holdfast.persist.state.state import ShardState
-from holdfast.text import age, count, cut, without_passwords
+from holdfast.text import age, count, cut, shown_time, without_passwords
 
 LATE_MS: Final = 5 * 60_000
 """How far a source may be behind before its collection is shown as late."""
@@ -130,7 +130,7 @@ def _troubles(
         what = f"The contents of {info.holding.id} can't be trusted: {info.holding.suspect}"
         yield Trouble(Level.BROKEN, _cut(what), command("describe"))
     if view is not None:
-        yield from _times(info, view, states, now_ms, command("offsets"), command("holds"))
+        yield from _times(info, view, states, now_ms, where)
         if (ahead := ahead_by(view.upper, now_ms)) > BEHIND_MS:
             what = f"Its time is {age(ahead / 1000)} ahead of the store's clock, so nobody can write now"
             yield Trouble(Level.BROKEN, what, command("describe"))
@@ -155,16 +155,20 @@ def _times(
     view: CollectionView,
     states: Mapping[str, ShardState],
     now_ms: int,
-    offsets: str,
-    holds: str,
+    where: str,
 ) -> Iterator[Trouble]:
     late = lag_ms(info, view, now_ms)
     if late is not None and late > LATE_MS:
         level = Level.BROKEN if late > VERY_LATE_MS else Level.WARNING
-        what = (
-            f"It is complete only up to {age(late / 1000)} ago: its source is not read, or is read too slowly"
-        )
-        yield Trouble(level, what, offsets)
+        if (step_ms := no_step_since(info, view, states, now_ms)) is not None:
+            since = clock(step_ms, now_ms)
+            what = (
+                f"Nothing was stored from its source since {since}. What came to it since then is not known"
+            )
+            yield Trouble(level, what, f"holdfast ingest SPEC {where}")
+        else:
+            what = f"It is complete only up to {age(late / 1000)} ago: its source is read too slowly"
+            yield Trouble(level, what, f"holdfast collection offsets {quoted(info.name)} {where}")
     since = states[info.metadata_shard].since
     if info.retain_ms is None or not LEAST_MS < view.upper < CLOSED:
         return
@@ -172,7 +176,8 @@ def _times(
     held = held_back_by(info, states)
     if excess > LATE_MS and held is not None and since > 0:
         by = f"'{held.purpose}'" + (f" on {held.host}" if held.host else "")
-        yield Trouble(Level.WARNING, f"{by} keeps {age(excess / 1000)} of history more than is wanted", holds)
+        what = f"{by} keeps {age(excess / 1000)} of history more than is wanted"
+        yield Trouble(Level.WARNING, what, f"holdfast collection holds {quoted(info.name)} {where}")
 
 
 def lag_ms(info: CollectionInfo, view: CollectionView, now_ms: int) -> int | None:
@@ -180,6 +185,27 @@ def lag_ms(info: CollectionInfo, view: CollectionView, now_ms: int) -> int | Non
     if not info.holding.is_fed or not LEAST_MS < view.upper < CLOSED:
         return None
     return max(0, now_ms - (view.upper - 1))
+
+
+def no_step_since(
+    info: CollectionInfo, view: CollectionView, states: Mapping[str, ShardState], now_ms: int
+) -> int | None:
+    """The time of a pipeline's last step if that was more than `LATE_MS` ago, and None otherwise.
+
+    Each step moves the upper of every shard of the pipeline, so one that did not change shows that there was
+    none. Compaction changes them too, but hardly all of them.
+    """
+    late = lag_ms(info, view, now_ms)
+    stepped_ms = min(states[shard].wall_ms for shard in info.holding.written_shards)
+    if late is None or late <= LATE_MS or now_ms - stepped_ms <= LATE_MS:
+        return None
+    return view.upper - 1
+
+
+def clock(ms: int, now_ms: int) -> str:
+    """A time of the clock in UTC, to the minute. With its date unless it is today's."""
+    shown, today = (shown_time(each)[:16].replace("T", " ") for each in (ms, now_ms))
+    return f"{shown[11:] if shown[:10] == today[:10] else shown} UTC"
 
 
 def failed_last(jobs: Sequence[JobRecord]) -> list[JobRecord]:

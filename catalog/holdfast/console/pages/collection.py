@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from aiohttp import web
 from markupsafe import Markup
@@ -13,7 +14,7 @@ from holdfast.console.drawing import frontiers, jobs
 from holdfast.console.drawing.scale import NARROW, WIDTH
 from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.feed import SourceFeed
-from holdfast.console.facts.trouble import quoted
+from holdfast.console.facts.trouble import LATE_MS, clock, quoted
 from holdfast.console.rendering import masked, number, page, secrets_of_page
 from holdfast.text import age
 
@@ -39,6 +40,7 @@ async def show(request: web.Request) -> web.Response:
         crumbs=(("Overview", "/"), (place.name, f"/?location={place.name}")),
         facts=facts,
         quoted=quoted,
+        clock=clock,
         trend=_trend(facts.feed),
         retention="all of its history"
         if facts.info.retain_ms is None
@@ -64,17 +66,36 @@ def _drawn(draw: Callable[[int], Markup]) -> Markup:
     return both.format(wide, draw(NARROW)) if wide else wide
 
 
+_SHORT: Final = "Not known yet: the history is too short"
+
+
 def _trend(feed: SourceFeed | None) -> str:
     """How the lag changes, in words."""
     if feed is None:
         return ""
+    if not feed.is_stepping:
+        return "Falling behind: there was no step lately"
+    if not feed.trend or (feed.lag_ms or 0) > LATE_MS:
+        return _time_trend(feed)
     (first_ms, first), (last_ms, last) = feed.trend[0], feed.trend[-1]
-    over = age((last_ms - first_ms) / 1000)
     if last == 0:
         return "Not behind"
     if len(feed.trend) == 1:
-        return "Not known yet: the history is too short"
-    change = f"{number(first)} to {number(last)} in the {over} before"
+        return _SHORT
+    change = f"{number(first)} to {number(last)} messages in {age((last_ms - first_ms) / 1000)}"
     if feed.caught_up_ms is not None:
-        return f"Catching up: {change}. At this pace it takes {age(feed.caught_up_ms / 1000)} more"
+        return f"Catching up: {change}"
+    return f"Falling behind: {change}" if last > first else f"Steady: {change}"
+
+
+def _time_trend(feed: SourceFeed) -> str:
+    """How the lag in time changes, in words. A source that doesn't count its messages has no other one."""
+    if feed.lag_ms is not None and feed.lag_ms <= LATE_MS:
+        return "Not behind"
+    if len(feed.lag_trend) < 2 or feed.lag_trend[0] == feed.lag_trend[1]:
+        return _SHORT
+    (first_ms, first), (last_ms, last) = feed.lag_trend
+    change = f"{age(first / 1000)} to {age(last / 1000)} in {age((last_ms - first_ms) / 1000)}"
+    if last < first:
+        return f"Catching up: {change}"
     return f"Falling behind: {change}" if last > first else f"Steady: {change}"
