@@ -158,6 +158,18 @@ def test_a_time_that_cannot_be_read_links_to_the_nearest(visitor: Visitor) -> No
         assert "note 7" in text
 
 
+def test_a_new_collection_has_no_rows_and_says_how_to_write_some(tmp_path: Path) -> None:
+    holdfast.table(tmp_path, "new", columns={"id": "int64"}, key=["id"]).close()
+    with visiting(tmp_path) as visitor:
+        for query in ({}, {"as_of": "2026-01-01"}):
+            status, text = visitor.get("/locations/shop/collections/new/rows", **query)
+            assert status == 200
+            assert "Nothing has been written yet" in text
+            assert f"holdfast write new FILE --url {tmp_path}" in text
+            assert "Not readable" not in text
+        assert "nothing written" in visitor.get("/")[1]
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -274,10 +274,8 @@ def test_a_source_that_nobody_reads_is_not_shown_as_caught_up(tmp_path: Path) ->
         assert "Last step" not in text
         place.later_ms = 7 * 60_000
         text = browser.get(url).text
-        assert re.search(
-            r"Nothing was stored from its source since \d\d:\d\d UTC. What came to it since then is not known",
-            text,
-        )
+        assert re.search(r"Nothing was stored from its source since \d\d:\d\d UTC", text)
+        assert "What came to it since then is not known" in text
         assert f"holdfast ingest SPEC {place.arguments}" in text
         assert "<dt>Trend</dt><dd>Falling behind: there was no step lately</dd>" in text
         assert re.search(r"<dt>Behind in messages</dt>.*of 5 at \d\d:\d\d UTC", text)

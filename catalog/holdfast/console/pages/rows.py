@@ -113,6 +113,7 @@ async def show(request: web.Request) -> web.Response:
         now_ms=await ask(request, place.client.store_or_host_ms),
         slider=None if shown.ticks is None else _slider(shown, address),
         command=_command(place, shown, address),
+        write=f"holdfast write {quoted(shown.name)} FILE {place.arguments}",
         picked=_listed(address.columns),
         **{each: getattr(shown, each) for each in ShownRows.__slots__},
         status=400 if shown.refused or shown.problem else 200,
@@ -130,6 +131,9 @@ def _upper(place: ShownPlace, id_: str, max_age_s: float) -> tuple[str, int | No
 def _shown(place: ShownPlace, id_: str, address: RowsAddress) -> ShownRows:
     with reading(place.controller, id_) as (reader, reach):
         found = ShownRows(reach.name, reach)
+        if reach.latest is None:
+            # Nothing has been written. That is no error, whatever time the address has.
+            return found
         try:
             found = replace(found, ticks=ticks_of(reader, reach, parse_zoom(address.zoom)))
             as_of = reach.time(address.as_of)
