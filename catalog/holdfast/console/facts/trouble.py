@@ -161,9 +161,9 @@ def _times(
     if late is not None and late > LATE_MS:
         level = Level.BROKEN if late > VERY_LATE_MS else Level.WARNING
         if (step_ms := no_step_since(info, view, states, now_ms)) is not None:
-            since = clock(step_ms, now_ms)
+            stopped = clock(step_ms, now_ms)
             what = (
-                f"Nothing was stored from its source since {since}. What came to it since then is not known"
+                f"Nothing was stored from its source since {stopped}. What came to it since then is not known"
             )
             yield Trouble(level, what, f"holdfast ingest SPEC {where}")
         else:
