@@ -101,7 +101,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             assert name is not None
             if files.get_file_from_path(name) is not None:
                 continue
-            content = relinked(path.read_text(), path) if path.suffix == ".md" else path.read_text()
+            content = relinked(path.read_text(), path) if path.suffix == ".md" else path.read_bytes()
             files.append(File.generated(config, name, content=content, inclusion=InclusionLevel.NOT_IN_NAV))
             if path.suffix == ".md":
                 waiting.append(path)

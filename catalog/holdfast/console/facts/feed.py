@@ -49,7 +49,7 @@ class SourceFeed:
     many messages it had more at that time. It is None if the positions of the source don't count messages.
 
     `is_stepping` is whether there was a step lately. `trend` has how many messages it was behind at some
-    earlier times of the collection and at `step_ms`. `lag_trend` has the lag in time at the first and the last
+    earlier times of the collection and at `step_ms`. `lag_trend` has the lag in time at the first and last
     step of the latest `TREND_MS`. `caught_up_ms` is how long it takes to catch up at the pace of the trend: 0
     if it is not behind, and None if it does not catch up, or if the pace is unknown.
     """
