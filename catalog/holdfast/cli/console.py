@@ -56,8 +56,7 @@ def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, 
     holdfast console s3://bucket/prefix @prod --port 8080 --no-browser
 
     The console opens the locations for reading only, and writes nothing. Without --host, only this host can
-    reach it. The
-    address that it prints has a random token. Whoever has the address can read every row of the locations,
+    reach it. The address that it prints has a random token. It lets everybody read all rows of the locations,
     so don't share it.
     """  # noqa: D301 - the escape is for the formatter of the help
     urls = urls or tuple([os.environ[each] for each in URL_VARIABLES if os.environ.get(each)][:1])

@@ -51,7 +51,7 @@ class LocalAccess:
     """Access with one random token, for a console on this host.
 
     The address that the command prints has the token. The first request with it gets a cookie and is sent to
-    the same address without the token, so the token is in no history, bookmark or link. Whoever has the
+    the same address without the token, so the token is in no history, bookmark or link. Everybody with the
     cookie may see everything.
     """
 
@@ -92,7 +92,7 @@ class LocalAccess:
             given = header.removeprefix("Bearer ").strip()
         return Viewer("local") if self._is_mine(given) else None
 
-    async def may_see(self, viewer: Viewer, namespace: str) -> bool:  # noqa: ARG002 - whoever has the token
+    async def may_see(self, viewer: Viewer, namespace: str) -> bool:  # noqa: ARG002 - the token is all that counts
         """Return True."""
         return True
 

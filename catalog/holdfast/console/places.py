@@ -1,8 +1,8 @@
 """The locations of the console, opened for reading only.
 
-A location is opened when it is first asked for. `Place.look` reads all that the overview shows, and all that
-tells whether anything changed, in one read of the consensus store. Shards that didn't change since the last
-look are not read again.
+A location is opened when it is first asked for. `ShownPlace.look` reads what the overview shows in
+one read of the consensus store. The same read shows whether anything changed. Shards that didn't change since
+the last look are not read again.
 """
 
 import re
@@ -159,8 +159,8 @@ class ShownPlace:
         """
         asked_s = time.monotonic()
         with self._alone():
-            # Whoever waited for the look of another gets its result, which is newer than the question. So a
-            # store that doesn't answer keeps one thread busy, and not one after the other.
+            # A thread that waited for the look of another one uses its result, which is newer than the
+            # question. So a store that doesn't respond keeps one thread busy, and not one after the other.
             if self._last is not None and self._last.taken_s >= asked_s - max_age_s:
                 return self._last
             if self._failed is not None and self._failed[0] >= asked_s:
@@ -201,12 +201,12 @@ class ShownPlace:
         records = self._log.shard_id
         wanted = {records, *(last.states if last else ())}
         taken_s = time.monotonic()
-        states = self._states(wanted)
+        states = self.states(wanted)
         if self._records is None or states[records].upper != self._records_upper:
             self._records = _Records.of(self._log.sync())
             self._records_upper = states[records].upper
         if not self._records.shards <= wanted:
-            states = self._states({records, *self._records.shards})
+            states = self.states({records, *self._records.shards})
         return PlaceLook(
             now_ms=client.store_or_host_ms(),
             taken_s=taken_s,
@@ -216,7 +216,8 @@ class ShownPlace:
             states={shard: states[shard] for shard in (records, *sorted(self._records.shards))},
         )
 
-    def _states(self, shards: Iterable[str]) -> dict[str, ShardState]:
+    def states(self, shards: Iterable[str]) -> dict[str, ShardState]:
+        """The newest states of shards, with one read of the consensus store. Raises `StorageError`."""
         machines = [self.client.session.machine(shard) for shard in sorted(shards)]
         return {state.shard_id: state for state in refresh_all(machines)}
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import quote
@@ -26,7 +25,7 @@ from holdfast.collections.complete_times import LEAST_MS
 from holdfast.console.context import CONSOLE, Console, console_of, visible_places
 from holdfast.console.places import secrets_of_all
 from holdfast.errors import CLOSED
-from holdfast.text import age, without_passwords
+from holdfast.text import age, shown_time, without_passwords
 
 THIN: Final = "\N{NARROW NO-BREAK SPACE}"
 DASH: Final = "\N{EM DASH}"
@@ -199,20 +198,13 @@ def duration(ms: float | None) -> str:
 
 def iso(ms: int) -> str:
     """A time as ISO 8601 in UTC. The number itself if it is no date."""
-    try:
-        return (
-            datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        )
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
+    return shown_time(ms).replace("+00:00", "Z")
 
 
 def utc(ms: int) -> str:
     """A time in UTC for people, to the second. The number itself if it is no date."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
+    day, mark, time = shown_time(ms).partition("T")
+    return f"{day} {time[:8]} UTC" if mark else day
 
 
 def is_wall(ms: int | None) -> bool:

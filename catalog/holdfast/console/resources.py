@@ -41,12 +41,14 @@ async def visible_resources(request: web.Request, *, events: bool = False) -> Vi
     namespaces = sorted({_namespace(body) for bodies in found.values() for body in bodies})
     may_see = await asyncio.gather(*(access.may_see(viewer, each) for each in namespaces))
     seen = {namespace for namespace, may in zip(namespaces, may_see, strict=True) if may}
-    told: list[Json] = []
+    posted: list[Json] = []
     if events:
         for each in sorted(seen):
             if await access.may_see_events(viewer, each):
-                told += await cluster.events(each)
-    return Visible({kind: [body for body in found[kind] if _namespace(body) in seen] for kind in KINDS}, told)
+                posted += await cluster.events(each)
+    return Visible(
+        {kind: [body for body in found[kind] if _namespace(body) in seen] for kind in KINDS}, posted
+    )
 
 
 def collection_names(looks: Iterable[PlaceLook], collections: Iterable[Json]) -> dict[str, ObjectName]:

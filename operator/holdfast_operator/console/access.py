@@ -115,7 +115,7 @@ class ClusterAccess:
         return True
 
     async def _has(self, viewer: ClusterViewer, right: Right, namespace: str) -> bool:
-        # Whoever may do it everywhere needs one review, however many namespaces there are.
+        # For a right in all namespaces, one review is enough.
         everywhere = Right(right.verb, right.resource, right.subresource, group=right.group)
         if await self._reviews.may(viewer, everywhere):
             return True

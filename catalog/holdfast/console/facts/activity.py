@@ -138,9 +138,9 @@ def of_events(events: Iterable[Json]) -> Iterator[ActivityEntry]:
             ObjectName(
                 str(about.get("kind", "")), str(about.get("namespace", "")), str(about.get("name", ""))
             ),
-            _shown(event.get("reason")),
-            _shown(event.get("message")),
-            by=_shown(event.get("reportingInstance") or event.get("reportingComponent")),
+            shown_text(event.get("reason")),
+            shown_text(event.get("message")),
+            by=shown_text(event.get("reportingInstance") or event.get("reportingComponent")),
             is_warning=event.get("type") == "Warning",
             times=max(1, int(series.get("count") or event.get("count") or 1)),
         )
@@ -154,7 +154,9 @@ def of_conditions(bodies: Iterable[Json]) -> Iterator[ActivityEntry]:
             if at is not None:
                 what = f"{condition['type']} is {condition['status']}"
                 text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
-                yield ActivityEntry(at, ActivitySource.CONDITION, name_of(body), _shown(what), _shown(text))
+                yield ActivityEntry(
+                    at, ActivitySource.CONDITION, name_of(body), shown_text(what), shown_text(text)
+                )
 
 
 def of_commands(
@@ -169,9 +171,9 @@ def of_commands(
             ActivitySource.COMMAND,
             names.get(each.object_id) or ObjectName("collection", "", each.object_id),
             each.kind.name.lower().replace("_", " "),
-            _shown(", ".join(_result(name, value) for name, value in each.result.items())),
-            by=_shown(f"{by} on {each.host}" if each.host else by),
-            token=_shown(each.token),
+            shown_text(", ".join(_result(name, value) for name, value in each.result.items())),
+            by=shown_text(f"{by} on {each.host}" if each.host else by),
+            token=shown_text(each.token),
         )
 
 
@@ -180,10 +182,10 @@ def of_jobs(jobs: Iterable[JobRecord], names: Mapping[str, ObjectName]) -> Itera
     for each in jobs:
         about = names.get(each.object_id) or ObjectName("collection", "", each.object_id)
         attempt = f"{each.slot}, attempt {each.attempt}"
-        by = _shown(each.by)
+        by = shown_text(each.by)
         if each.started_ms:
             yield ActivityEntry(
-                each.started_ms, ActivitySource.JOB, about, f"{_shown(each.kind)} started", attempt, by=by
+                each.started_ms, ActivitySource.JOB, about, f"{shown_text(each.kind)} started", attempt, by=by
             )
         if each.finished_ms and each.state is not JobState.RUNNING:
             failed = each.state is JobState.FAILED
@@ -191,8 +193,8 @@ def of_jobs(jobs: Iterable[JobRecord], names: Mapping[str, ObjectName]) -> Itera
                 each.finished_ms,
                 ActivitySource.JOB,
                 about,
-                f"{_shown(each.kind)} {'failed' if failed else 'is done'}",
-                _shown(f"{attempt}: {each.error}" if failed else attempt),
+                f"{shown_text(each.kind)} {'failed' if failed else 'is done'}",
+                shown_text(f"{attempt}: {each.error}" if failed else attempt),
                 by=by,
                 is_warning=failed,
             )
@@ -213,5 +215,6 @@ def moment(text: object) -> int | None:
         return None
 
 
-def _shown(text: object) -> str:
+def shown_text(text: object) -> str:
+    """A text of others for a page: one line, without passwords of URLs, and bounded. Empty for None."""
     return one_line(cut(without_passwords("" if text is None else str(text)), MOST_TEXT))

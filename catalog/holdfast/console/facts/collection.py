@@ -11,6 +11,7 @@ from holdfast.collections.record.state import CommandRecord
 from holdfast.console.facts.feed import SourceFeed, feed
 from holdfast.console.facts.frontiers import FrontierHistory, frontier_history
 from holdfast.console.facts.overview import CollectionRow, row_of, view_of
+from holdfast.console.facts.shards import shard_roles
 from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.errors import CollectionNotFound
 from holdfast.persist.state.inspect import shard_info, stored_size
@@ -152,13 +153,9 @@ def _renditions(seen: PlaceLook, info: CollectionInfo, view: CollectionView | No
 def _shards(seen: PlaceLook, info: CollectionInfo) -> Iterator[ShardRow]:
     """The shards of the current rendition first, and the metadata shard last."""
     for each in sorted(info.live, key=lambda each: each.id != info.holding.id):
-        data = [_shard(seen, shard, "rows", each.id) for shard in each.shards]
-        yield from _shared(data)
-        if each.difference_shard:
-            yield _shard(seen, each.difference_shard, "difference", each.id)
-        if each.pipeline is not None:
-            yield _shard(seen, each.pipeline.remap, "positions", each.id)
-            yield _shard(seen, each.pipeline.errors, "bad records", each.id)
+        found = [_shard(seen, shard, role, each.id) for shard, role in shard_roles(each)]
+        yield from _shared(found[: len(each.shards)])
+        yield from found[len(each.shards) :]
     yield _shard(seen, info.metadata_shard, "metadata", "")
 
 

@@ -18,12 +18,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.catalog.move.truth import STEPS, Backend, Strategy
-from holdfast.console.facts.activity import moment
-from holdfast.text import cut, one_line, without_passwords
+from holdfast.console.facts.activity import moment, shown_text
 
 Json = Mapping[str, Any]
 
-_MOST_TEXT: Final = 1000
 _DONE: Final = re.compile(r"done: (\d+)\. .* \(epoch (\d+|None)\)")
 _STRATEGIES: Final = {"OneTombstone": Strategy.ONE_TOMBSTONE, "TwoTombstones": Strategy.TWO_TOMBSTONES}
 _AT_REST: Final = frozenset({"Planned", "Completed", "RolledBack"})
@@ -145,7 +143,7 @@ def migration(body: Json, catalog: Json | None = None, events: Iterable[Json] = 
         phase=phase,
         is_rollback=back,
         is_dry_run=bool(spec.get("dryRun")),
-        migration_id=_shown(status.get("migrationId") or spec.get("migrationId")),
+        migration_id=shown_text(status.get("migrationId") or spec.get("migrationId")),
         strategy=str(status.get("strategy") or ""),
         truth=truth,
         stores=tuple(
@@ -165,7 +163,7 @@ def migration(body: Json, catalog: Json | None = None, events: Iterable[Json] = 
         verified=condition(body, "Verified"),
         ready=ready,
         shadow=None if catalog is None else condition(catalog, "ShadowDiverged"),
-        shadow_for=_shown(spec.get("shadowFor") or ("5m" if spec.get("verify") == "Shadow" else "")),
+        shadow_for=shown_text(spec.get("shadowFor") or ("5m" if spec.get("verify") == "Shadow" else "")),
         created_ms=moment(metadata.get("creationTimestamp")),
         started_ms=moment(status.get("startTime")),
         deadline_ms=moment(status.get("deadline")),
@@ -174,7 +172,7 @@ def migration(body: Json, catalog: Json | None = None, events: Iterable[Json] = 
         command=_command(
             metadata, phase, back=back, stalled=stalled is not None and stalled.status == "True"
         ),
-        plan=tuple(_shown(each) for each in status.get("plan") or ()),
+        plan=tuple(shown_text(each) for each in status.get("plan") or ()),
         fenced_by=tuple(_fence(each) for each in status.get("fencedBy") or ()),
     )
 
@@ -231,8 +229,8 @@ def condition(body: Json, type_: str) -> MigrationCondition | None:
             return MigrationCondition(
                 type_,
                 str(each.get("status", "Unknown")),
-                _shown(each.get("reason")),
-                _shown(each.get("message")),
+                shown_text(each.get("reason")),
+                shown_text(each.get("message")),
                 moment(each.get("lastTransitionTime")),
             )
     return None
@@ -252,12 +250,8 @@ def _command(metadata: Json, phase: str, *, back: bool, stalled: bool) -> str:
 
 def _fence(fence: Json) -> str:
     taken = f"{fence.get('holder')} took it over with epoch {fence.get('epoch')} at {fence.get('time')}"
-    return _shown(taken)
+    return shown_text(taken)
 
 
 def _other(target: str) -> str:
     return Backend(target).other.value
-
-
-def _shown(text: object) -> str:
-    return one_line(cut(without_passwords("" if text is None else str(text)), _MOST_TEXT))

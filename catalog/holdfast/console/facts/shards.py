@@ -1,16 +1,16 @@
 """The shards of a location, and one of them with its batches, holds, leases, garbage and latest versions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.collections import RenditionInfo
 from holdfast.collections.controller_log import controller_shard_id
 from holdfast.console.context import NotHere
 from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.persist.ids import fingerprint
 from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.inspect import stored_size
-from holdfast.persist.state.machine import refresh_all
 from holdfast.persist.state.state import (
     AppendBatch,
     Batch,
@@ -106,7 +106,7 @@ def shard_list(place: ShownPlace, max_age_s: float = 0.0) -> ShardList:
     seen = place.look(max_age_s)
     ids = place.client.shards()
     others = [each for each in ids if each not in seen.states][:MOST_SHARDS]
-    states = {**seen.states, **_states(place, others)}
+    states = {**seen.states, **place.states(others)}
     owners = _owners(place, seen)
     lines = [_line(state, owners) for state in states.values() if state.exists]
     lines.sort(key=lambda line: (-line.bytes, -line.rows, line.id))
@@ -122,7 +122,7 @@ def shard_facts(place: ShownPlace, shard: str, max_age_s: float = 0.0) -> ShardF
             raise NotHere(
                 f"location {place.name} has no shard {shard[:60]!r}", hint="the list of shards has its ids"
             )
-        state = _states(place, [shard])[shard]
+        state = place.states([shard])[shard]
     line = _line(state, _owners(place, seen))
     return ShardFacts(
         id=shard,
@@ -140,9 +140,15 @@ def shard_facts(place: ShownPlace, shard: str, max_age_s: float = 0.0) -> ShardF
     )
 
 
-def _states(place: ShownPlace, shards: Iterable[str]) -> dict[str, ShardState]:
-    machines = [place.client.session.machine(shard) for shard in sorted(shards)]
-    return {state.shard_id: state for state in refresh_all(machines)}
+def shard_roles(rendition: RenditionInfo) -> Iterator[tuple[str, str]]:
+    """The shards of a rendition, each with what it holds. Those with rows are first."""
+    for shard in rendition.shards:
+        yield shard, "rows"
+    if rendition.difference_shard:
+        yield rendition.difference_shard, "difference"
+    if rendition.pipeline is not None:
+        yield rendition.pipeline.remap, "positions"
+        yield rendition.pipeline.errors, "bad records"
 
 
 def _owners(place: ShownPlace, seen: PlaceLook) -> dict[str, tuple[str, str]]:
@@ -153,13 +159,8 @@ def _owners(place: ShownPlace, seen: PlaceLook) -> dict[str, tuple[str, str]]:
     for info in seen.collections:
         found[info.metadata_shard] = (f"{info.name}: metadata", info.name)
         for each in info.live:
-            for shard in each.shards:
-                found[shard] = (f"{info.name}: rows of {each.id}", info.name)
-            if each.difference_shard:
-                found[each.difference_shard] = (f"{info.name}: difference of {each.id}", info.name)
-            if each.pipeline is not None:
-                found[each.pipeline.remap] = (f"{info.name}: positions of {each.id}", info.name)
-                found[each.pipeline.errors] = (f"{info.name}: bad records of {each.id}", info.name)
+            for shard, role in shard_roles(each):
+                found[shard] = (f"{info.name}: {role} of {each.id}", info.name)
     return found
 
 

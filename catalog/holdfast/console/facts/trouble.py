@@ -93,61 +93,46 @@ def troubles(
     where: str,
 ) -> list[Trouble]:
     """What is wrong with a collection, worst first. `where` is how a command names the location."""
-    found = list(_troubles(info, view, torn, states, jobs, errors, now_ms, where))
+    found = list[Trouble]()
+
+    def add(level: Level, what: str, verb: str) -> None:
+        found.append(Trouble(level, what, f"holdfast collection {verb} {quoted(info.name)} {where}"))
+
+    match info.state:
+        case CollectionState.CREATING:
+            add(Level.BUSY, "It is being created", "describe")
+        case CollectionState.DROPPING:
+            add(Level.WARNING, "It is being dropped, and waits until nobody reads it", "holds")
+        case _:
+            pass
+    if torn:
+        add(Level.BROKEN, _cut(torn), "describe")
+    if info.holding.suspect:
+        what = f"The contents of {info.holding.id} can't be trusted: {info.holding.suspect}"
+        add(Level.BROKEN, _cut(what), "describe")
+    if view is not None:
+        found += _times(info, view, states, now_ms, where)
+        if (ahead := ahead_by(view.upper, now_ms)) > BEHIND_MS:
+            what = f"Its time is {age(ahead / 1000)} ahead of the store's clock, so nobody can write now"
+            add(Level.BROKEN, what, "describe")
+    if errors:
+        add(Level.WARNING, f"{count(errors, 'record')} of the source could not be decoded", "errors")
+    for job in failed_last(jobs):
+        why = f": {job.error}" if job.error else ""
+        add(Level.WARNING, _cut(f"The last {job.kind} ({job.slot}) failed{why}"), "jobs")
+    running = sum(job.state is JobState.RUNNING for job in jobs)
+    if running:
+        add(Level.BUSY, f"{count(running, 'job')} running", "jobs")
+    most = max((len(states[shard].batches) for shard in info.data_shards), default=0)
+    if most > MANY_BATCHES:
+        what = f"A shard has {most:,} batches: compaction is overdue"
+        found.append(Trouble(Level.WARNING, what, f"holdfast persist compact {where}"))
     return sorted(found, key=lambda each: -each.level)
 
 
 def _cut(text: str) -> str:
     # In this order: what is left of a URL that was cut looks no longer like one with a password.
     return cut(without_passwords(text), _MOST)
-
-
-def _troubles(
-    info: CollectionInfo,
-    view: CollectionView | None,
-    torn: str,
-    states: Mapping[str, ShardState],
-    jobs: Sequence[JobRecord],
-    errors: int | None,
-    now_ms: int,
-    where: str,
-) -> Iterator[Trouble]:
-    def command(verb: str) -> str:
-        return f"holdfast collection {verb} {quoted(info.name)} {where}"
-
-    match info.state:
-        case CollectionState.CREATING:
-            yield Trouble(Level.BUSY, "It is being created", command("describe"))
-        case CollectionState.DROPPING:
-            yield Trouble(
-                Level.WARNING, "It is being dropped, and waits until nobody reads it", command("holds")
-            )
-        case _:
-            pass
-    if torn:
-        yield Trouble(Level.BROKEN, _cut(torn), command("describe"))
-    if info.holding.suspect:
-        what = f"The contents of {info.holding.id} can't be trusted: {info.holding.suspect}"
-        yield Trouble(Level.BROKEN, _cut(what), command("describe"))
-    if view is not None:
-        yield from _times(info, view, states, now_ms, where)
-        if (ahead := ahead_by(view.upper, now_ms)) > BEHIND_MS:
-            what = f"Its time is {age(ahead / 1000)} ahead of the store's clock, so nobody can write now"
-            yield Trouble(Level.BROKEN, what, command("describe"))
-    if errors:
-        yield Trouble(
-            Level.WARNING, f"{count(errors, 'record')} of the source could not be decoded", command("errors")
-        )
-    for job in failed_last(jobs):
-        why = f": {job.error}" if job.error else ""
-        yield Trouble(Level.WARNING, _cut(f"The last {job.kind} ({job.slot}) failed{why}"), command("jobs"))
-    running = sum(job.state is JobState.RUNNING for job in jobs)
-    if running:
-        yield Trouble(Level.BUSY, f"{count(running, 'job')} running", command("jobs"))
-    most = max((len(states[shard].batches) for shard in info.data_shards), default=0)
-    if most > MANY_BATCHES:
-        what = f"A shard has {most:,} batches: compaction is overdue"
-        yield Trouble(Level.WARNING, what, f"holdfast persist compact {where}")
 
 
 def _times(

@@ -60,7 +60,7 @@ async def show(request: web.Request) -> web.Response:
 
 
 def _drawn(draw: Callable[[int], Markup]) -> Markup:
-    """A drawing for each kind of screen: one of them is shown. Empty if there is nothing to draw."""
+    """A wide drawing and a narrow one. The style sheet shows the one that fits. Empty if both are."""
     wide = draw(WIDTH)
     both = Markup('<div class="wide">{}</div><div class="narrow-drawing">{}</div>')
     return both.format(wide, draw(NARROW)) if wide else wide

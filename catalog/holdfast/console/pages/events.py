@@ -1,4 +1,4 @@
-"""`/events`: tells an open page what changed, as server-sent events."""
+"""`/events`: sends an open page what changed, as server-sent events."""
 
 import asyncio
 import json

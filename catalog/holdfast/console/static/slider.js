@@ -110,7 +110,7 @@
   addEventListener("popstate", () => {
     if (document.querySelector("[data-reload]")) load(location.href, { push: false, focus: "" });
   });
-  // The rows stay as they are. Whoever looks at them learns that there are later ones.
+  // The rows stay as they are, and a line says that there are later ones.
   document.addEventListener("console:changed", () => {
     const newer = document.getElementById("newer");
     const shown = document.querySelector("[data-reload]");
