@@ -6,7 +6,7 @@ import pytest
 
 from sim.failoverworld import FailoverWorld
 from sim.kinds import FAILOVER
-from sim.worlds import spans
+from sim.worlds import check_repeatable, spans
 
 
 @pytest.mark.timeout(600)
@@ -26,7 +26,4 @@ def test_every_client_sees_one_history(seeds: range) -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    first, second = FailoverWorld(3), FailoverWorld(3)
-    first.run()
-    second.run()
-    assert first.scheduler.trace == second.scheduler.trace
+    check_repeatable(FAILOVER, 3)

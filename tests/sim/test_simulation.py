@@ -14,6 +14,7 @@ from sim.coverage import never_met, table
 from sim.kinds import PERSIST, TESTED
 from sim.report import tell
 from sim.world import World
+from sim.worlds import check_repeatable
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", TESTED[PERSIST]))
 FIRST = int(os.environ.get("HOLDFAST_SIM_FIRST_SEED", "0"))
@@ -39,12 +40,7 @@ def test_every_world_keeps_the_promises(seeds: range, request: pytest.FixtureReq
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    for seed in range(8):
-        first, second = World(seed), World(seed)
-        first.run()
-        second.run()
-        assert first.scheduler.trace == second.scheduler.trace
-        assert len(first.scheduler.trace) > 50
+    check_repeatable(PERSIST, *range(8))
 
 
 def test_a_failure_names_its_seed_and_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
