@@ -55,6 +55,7 @@ class Batch:
     since: int = 0
     runs: tuple[tuple[Part, ...], ...] = ()
     level: int = 0
+    _size_bytes: int | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def parts(self) -> Iterator[Part]:
@@ -68,8 +69,10 @@ class Batch:
 
     @property
     def size_bytes(self) -> int:
-        """The number of stored bytes."""
-        return sum(part.size_bytes for part in self.parts)
+        """The number of stored bytes. It is summed once, because upkeep asks after each append."""
+        if self._size_bytes is None:
+            object.__setattr__(self, "_size_bytes", sum(part.size_bytes for part in self.parts))
+        return cast("int", self._size_bytes)
 
 
 @dataclass(frozen=True, slots=True)

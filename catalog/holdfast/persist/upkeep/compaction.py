@@ -4,6 +4,8 @@
   from. If these batches are gone, the result is dropped and its parts are deleted.
 - Levels are geometric: merging `compaction_fanin` batches of one level gives one of the next level. So n
   appends leave O(log n) batches, and each update is rewritten O(log n) times.
+- A large batch of few runs has a higher level from the start, by its size. So a load of terabytes is not
+  rewritten because some small batches were appended after it.
 - A process that merges blobs first claims the batches in the state, so that others do something else. A claim
   lives by the heartbeats of its writer. It saves work and protects nothing: a result is correct without a
   claim.
@@ -15,6 +17,7 @@
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -41,6 +44,9 @@ from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import Batch, Part, PendingBatch, ShardState
 from holdfast.persist.state.transition_upkeep import fingerprint, neighbours
 
+_LEVEL_0_BYTES: Final = 64 * 1024
+"""A batch of level 0 has fewer bytes than `compaction_fanin` times these."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask:
@@ -57,27 +63,53 @@ class CompactionTask:
 def plan_compaction(
     batches: Sequence[Batch], config: PersistConfig, claimed: frozenset[int] = frozenset()
 ) -> tuple[Batch, ...]:
-    """Return the adjacent batches to merge next: the newest run of one level that is long enough.
+    """Return the adjacent batches to merge next, the newest ones that are enough.
 
-    Merging `fanin` batches of a level gives one of the next level, so n appends leave O(log n) batches and
-    each update is rewritten O(log n) times. Batches that are `claimed` are left to their claimants.
+    These are `fanin` or more of one level with none of a higher level between them. What lies between them is
+    merged too. Two or more batches before one of a higher level are enough as well: nothing is ever appended
+    beside them. All of them together are hardly larger than that one, so this costs little.
+
+    Batches that are `claimed` are left to their claimants.
     """
-    end = len(batches)
-    while end > 0:
-        if batches[end - 1].id in claimed:
-            end -= 1
+    start = end = 0
+    # For each level with none of a higher level after it: the level, its first and last place, their number.
+    open_levels: list[tuple[int, int, int, int]] = []
+    first = 0
+    for place, batch in enumerate(batches):
+        if batch.id in claimed:
+            start, end = _enough(open_levels, config.compaction_fanin) or (start, end)
+            open_levels, first = [], place + 1
             continue
-        start = end
-        while (
-            start > 0
-            and batches[start - 1].level == batches[end - 1].level
-            and batches[start - 1].id not in claimed
-        ):
-            start -= 1
-        if end - start >= config.compaction_fanin:
-            return tuple(batches[start:end])
-        end = start
-    return ()
+        level = batch.level if batch.size_bytes < _LEVEL_0_BYTES else _level(batch, config.compaction_fanin)
+        while open_levels and open_levels[-1][0] < level:
+            open_levels.pop()
+        before = open_levels[-1][2] + 1 if open_levels else first
+        if place - before > 1:
+            start, end = before, place
+        if open_levels and open_levels[-1][0] == level:
+            _, since, _, count = open_levels.pop()
+            open_levels.append((level, since, place, count + 1))
+        else:
+            open_levels.append((level, place, place, 1))
+    start, end = _enough(open_levels, config.compaction_fanin) or (start, end)
+    return tuple(batches[start:end])
+
+
+def _level(batch: Batch, fanin: int) -> int:
+    """The level of a batch: what merges have made it, or a higher one if it has the size of that.
+
+    A batch of many runs needs a merge at any size, because readers have to merge the runs each time.
+    """
+    level, most_bytes = batch.level, _LEVEL_0_BYTES * fanin ** (batch.level + 1)
+    if len(batch.runs) >= fanin:
+        return level
+    while batch.size_bytes >= most_bytes:
+        level, most_bytes = level + 1, most_bytes * fanin
+    return level
+
+
+def _enough(levels: Sequence[tuple[int, int, int, int]], fanin: int) -> tuple[int, int] | None:
+    return next(((since, last + 1) for _, since, last, count in reversed(levels) if count >= fanin), None)
 
 
 def claimed_batches(state: ShardState) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from logging import LogRecord
 from typing import Any
 
@@ -58,11 +59,54 @@ def of_sizes(*levels_and_sizes: tuple[int, int]) -> tuple[Batch, ...]:
         (of_sizes((1, 1), *[(0, 1)] * 2), ()),
         (of_sizes((0, 1), (1, 1), *[(0, 1)] * 3), (2, 3, 4)),
         (of_sizes(*[(0, 10**12)] * 3), (0, 1, 2)),
+        (of_sizes((0, 10**12), *[(0, 1)] * 2), ()),
+        (of_sizes((0, 10**12), *[(0, 1)] * 3), (1, 2, 3)),
+        (of_sizes((3, 1), *[(0, 5_000_000)] * 2), (0, 1, 2)),
+        (of_sizes((0, 1), (0, 10**12)), ()),
+        (of_sizes((0, 1), (0, 1), (0, 10**12)), (0, 1)),
+        (of_sizes((0, 10**12), (1, 1), (0, 1), (0, 10**12), (0, 1)), (1, 2)),
+        (of_sizes((0, 1), *[(0, 10**12), (0, 1)] * 3), (1, 2, 3, 4, 5)),
     ],
 )
 def test_what_is_merged_next(batches: tuple[Batch, ...], merged: tuple[int, ...]) -> None:
     config = PersistConfig(compaction_fanin=3)
     assert tuple(batch.id for batch in plan_compaction(batches, config)) == merged
+
+
+@pytest.mark.parametrize(("runs", "merged"), [(2, ()), (3, (0, 1, 2))])
+def test_a_large_batch_of_many_runs_is_merged_with_small_ones(runs: int, merged: tuple[int, ...]) -> None:
+    large, *small = of_sizes((0, 10**12), (0, 1), (0, 1))
+    batches = (replace(large, runs=large.runs * runs), *small)
+    config = PersistConfig(compaction_fanin=3)
+    assert tuple(batch.id for batch in plan_compaction(batches, config)) == merged
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most_rewritten"),
+    [
+        ([1000] * 4096, 4),
+        ([10**13, *[1000] * 4096], 0.001),
+        ([10**10, *[1000] * 300] * 10, 1),
+        ([10**9, 1000] * 1000, 4),
+        ([round(2 ** (10 + number * 0.61803 % 1 * 24)) for number in range(3000)], 4),
+        ([1024 + 2**40 // 2**number for number in range(40)], 0.001),
+    ],
+)
+def test_merges_leave_few_batches_and_rewrite_few_bytes(sizes: list[int], most_rewritten: float) -> None:
+    """As if all updates stayed: a merge has the bytes of what it merges."""
+    config, batches, rewritten = PersistConfig(), tuple[Batch, ...](), 0
+    for time, size in enumerate(sizes):
+        part = Part(1, 1, time, time + 1, size, blob_key="k")
+        batches = (*batches, Batch(2 * time, time, time + 1, 0, ((part,),)))
+        while merged := plan_compaction(batches, config):
+            start, total = batches.index(merged[0]), sum(batch.size_bytes for batch in merged)
+            rewritten += total
+            part = Part(1, 1, merged[0].lower, merged[-1].upper, total, blob_key="k")
+            level = max(batch.level for batch in merged) + 1
+            batch = Batch(merged[-1].id + 1, part.lower, part.upper, 0, ((part,),), level)
+            batches = (*batches[:start], batch, *batches[start + len(merged) :])
+        assert len(batches) <= 56
+    assert rewritten <= most_rewritten * sum(sizes)
 
 
 class Reads:
