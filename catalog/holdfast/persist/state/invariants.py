@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from holdfast.errors import CLOSED
 from holdfast.persist.rows.evolution import evolution_fault
-from holdfast.persist.state.state import Part, ShardState, WriteMode, part_keys
+from holdfast.persist.state.state import Part, ShardState, WriteMode, blob_keys, part_keys
 
 
 def check_state(state: ShardState) -> None:
@@ -129,16 +129,18 @@ def _faults_of_frontiers(state: ShardState) -> Iterator[str]:
 
 def _overlapping(state: ShardState) -> bool:
     """Whether the state has the updates of a blob at one time twice. In mode APPEND nothing splits a blob."""
+    keys = [*blob_keys(state.batches), *blob_keys(state.pending.values())]
+    if len({*keys}) == len(keys):
+        return False
+    if state.write_mode is WriteMode.APPEND:
+        return True
     spans: dict[str, list[tuple[int, int]]] = {}
     parts = [part for batch in state.batches for part in batch.parts]
     parts += [part for batch in state.pending.values() for part in batch.parts]
     for part in parts:
         if part.blob_key is not None:
             spans.setdefault(part.blob_key, []).append((part.lower, part.upper))
-    once = state.write_mode is WriteMode.APPEND
-    return any(
-        once or before[1] > after[0] for each in spans.values() for before, after in pairwise(sorted(each))
-    )
+    return any(before[1] > after[0] for each in spans.values() for before, after in pairwise(sorted(each)))
 
 
 def check_step(old: ShardState, new: ShardState) -> None:
