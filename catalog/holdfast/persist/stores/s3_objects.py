@@ -40,10 +40,11 @@ class S3Objects:
         place: S3Place,
         *,
         answer_s: float = ANSWER_S,
+        reads: bool = False,
         credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._place: Final = place
-        self._session: Final = S3Session(place, answer_s=answer_s, credentials=credentials)
+        self._session: Final = S3Session(place, answer_s=answer_s, reads=reads, credentials=credentials)
 
     @property
     def description(self) -> str:

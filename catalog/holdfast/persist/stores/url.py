@@ -303,7 +303,7 @@ def _s3_log(
     with needs("s3", "an s3:// URL"):
         from holdfast.persist.stores.s3_log import S3LogConsensus
         from holdfast.persist.stores.s3_objects import S3Objects
-    objects = S3Objects(place, credentials=credentials)
+    objects = S3Objects(place, reads=read_only, credentials=credentials)
     try:
         return S3LogConsensus(
             objects, create=create, read_only=read_only, for_recovery=for_recovery, arguments=arguments

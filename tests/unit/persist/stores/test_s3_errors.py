@@ -1,5 +1,7 @@
 """The meaning of each kind of failed S3 request."""
 
+from urllib.parse import urlsplit
+
 import pytest
 from botocore.exceptions import (
     ClientError,
@@ -12,8 +14,12 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from holdfast.errors import Determinate, Indeterminate, StorageError
+from holdfast.errors import Determinate, Indeterminate, StorageError, StoreUnreachable
+from holdfast.persist.stores.s3 import S3Blob
 from holdfast.persist.stores.s3_errors import cause, failed, not_deleted, passing, unreachable
+from holdfast.persist.stores.s3_objects import S3Objects
+from holdfast.persist.stores.s3_place import S3Place
+from holdfast.persist.stores.s3_session import S3Session
 
 URL = "http://127.0.0.1:9"
 
@@ -130,3 +136,19 @@ def test_objects_that_were_not_deleted() -> None:
     assert "s3:DeleteObject" in str(found)
     assert not not_deleted([denied, other], 2, "S3 bucket b").lasting
     assert not not_deleted([other], 2, "S3 bucket b").lasting
+
+
+def test_who_only_reads_is_asked_for_no_other_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise NoCredentialsError
+
+    monkeypatch.setattr(S3Session, "_connect", refuse)
+    place = S3Place.of(urlsplit("s3://bucket/p"))
+    for opened, rights in (
+        (lambda: S3Blob(place, read_only=True), "list and get"),
+        (lambda: S3Objects(place, reads=True), "list and get"),
+        (lambda: S3Blob(place), "list, get, put and delete"),
+    ):
+        with pytest.raises(StoreUnreachable) as told:
+            opened()
+        assert f"may {rights} objects" in told.value.hint
