@@ -21,6 +21,7 @@ from holdfast.errors import BadInput, StoreUnreachable
 from holdfast.extras import needs
 
 if TYPE_CHECKING:
+    from holdfast.console.places import ShownPlaces
     from holdfast.console.server import Console
 
 
@@ -80,9 +81,7 @@ def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, 
 
     places = ShownPlaces.named(urls, consensus)
     try:
-        for place in places:
-            # A wrong URL is refused here, and not on a page.
-            _ = place.client
+        _open(places)
         access = LocalAccess()
         with contextlib.closing(_listen(host, port)) as listening:
             shown = Console(places, access, hosts=LOOPBACK | {host.lower()})
@@ -99,6 +98,24 @@ def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, 
     sys.stderr.flush()
     # Otherwise the interpreter would wait for threads whose stores don't respond.
     os._exit(0)
+
+
+def _open(places: "ShownPlaces") -> None:
+    """Open the locations. One of several that can't be opened is an error on the page.
+
+    Raises `BadInput` for a wrong URL, and the first error if no location can be opened.
+    """
+    failed: list[StoreUnreachable] = []
+    for place in places:
+        try:
+            _ = place.client
+        except StoreUnreachable as error:
+            if isinstance(error, BadInput):
+                raise
+            failed.append(error)
+            if len(failed) == len(places):
+                raise failed[0] from None
+            note(f"can't open {place.url}: {error}")
 
 
 def _listen(host: str, port: int) -> socket.socket:

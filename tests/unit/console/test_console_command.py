@@ -91,6 +91,33 @@ def test_it_ends_while_a_store_does_not_respond(shop: Path, tmp_path: Path) -> N
         process.communicate()
 
 
+def test_one_of_several_locations_that_is_missing_is_an_error_on_the_page(tmp_path: Path, shop: Path) -> None:
+    missing = tmp_path / "missing"
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, "console", str(shop), str(missing), "--no-browser"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(address, timeout=30) as page:
+            text = page.read().decode()
+        assert "/locations/shop/collections/orders" in text
+        assert "Location missing can't be read" in text
+        assert not missing.exists()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert f"can't open {missing}" in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_what_cannot_be_shown_is_refused_at_once(tmp_path: Path, shop: Path) -> None:
     def refused(*words: str) -> str:
         done = CliRunner(env={"HOLDFAST_URL": "", "HOLDFAST_CONSENSUS_URL": ""}).invoke(
@@ -103,6 +130,9 @@ def test_what_cannot_be_shown_is_refused_at_once(tmp_path: Path, shop: Path) -> 
     assert "URL is missing" in refused()
     assert str(tmp_path / "none") in refused(str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
+    # Several are refused if none of them can be shown, or if a URL is wrong.
+    assert str(tmp_path / "none") in refused(str(tmp_path / "none"), str(tmp_path / "none-2"))
+    assert "nothing" in refused(str(shop), "nothing://here")
     assert "--consensus belongs to one location" in refused(str(shop), str(shop), "--consensus", "memory://x")
     assert "there is no location @nowhere" in refused("@nowhere")
     with socket.create_server(("127.0.0.1", 0)) as taken:
