@@ -2,6 +2,7 @@
 
 import html
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,6 +117,55 @@ def test_a_time_and_a_filter_are_in_the_address(visitor: Visitor, shop: tuple[Pa
     assert f"holdfast read orders --as-of {shop[1][0]} --where &#39;id = 5&#39; --columns note" in text
     _, text = visitor.get(ROWS, as_of=shop[1][2], where="id = 5")
     assert "No row matches" in text
+
+
+def test_a_change_tells_only_how_far_the_collection_is(tmp_path: Path) -> None:
+    with holdfast.table(tmp_path / "shop", "orders", columns={"id": "int64"}, key=["id"]) as table:
+        written = table.append([{"id": 1}])
+    with visiting(tmp_path / "shop") as visitor:
+        _, text = visitor.get(ROWS)
+        shown = re.search(r'data-reload data-upper="(\d+)"', text)
+        assert shown is not None
+        assert int(shown[1]) > written
+        assert 'data-follow="shop"' in text
+        with holdfast.table(tmp_path / "shop", "orders") as table:
+            table.append([{"id": 2}])
+        headers = {"Authorization": f"Bearer {TOKEN}", "X-Console-Live": "1"}
+        limit_s = time.monotonic() + 30
+        while True:
+            live = visitor.browser.get(ROWS, headers)
+            later = re.search(r'id="newer" data-live="shop/orders" data-upper="(\d+)"', live.text)
+            assert later is not None, live.text
+            if int(later[1]) > int(shown[1]):
+                break
+            assert time.monotonic() < limit_s
+            time.sleep(0.1)
+        assert "<table" not in live.text
+        assert visitor.browser.get(ROWS.replace("orders", "none"), headers).status == 404
+        assert "Not live" in visitor.get(CATALOG)[1]
+
+
+def test_the_change_before_is_compared_though_the_collection_went_on(tmp_path: Path) -> None:
+    schema = Schema.of({"id": "int64"}, {"note": "string?"})
+    with PersistClient.open(f"file://{tmp_path}/shop") as client:
+        controller = StorageController(client)
+        controller.create_collection(CollectionSpec("orders", "orders", schema))
+        writer = controller.writer("orders", purpose="test")
+        writer.append([{"id": 1, "note": "a", "_time": 10}], 0, 20)
+        writer.append([{"id": 2, "note": "b", "_time": 30}], 20, 40)
+        writer.append([], 40, 90)
+    with visiting(tmp_path / "shop") as visitor:
+        _, text = visitor.get(ROWS)
+        address = link(text, "Compare with the change before")
+        assert "to=89" in address
+        _, text = visitor.get(address)
+        assert re.search(r"\+1</span> added, .*0</span> removed", text)
+
+
+def test_the_first_time_is_the_beginning(visitor: Visitor) -> None:
+    _, text = visitor.get(ROWS, as_of=0)
+    assert "the beginning" in text
+    assert "1970-01-01" not in text
 
 
 def test_links_go_from_change_to_change(visitor: Visitor, shop: tuple[Path, list[int]]) -> None:

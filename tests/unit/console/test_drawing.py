@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.console.drawing.frontiers import frontiers, holds
-from holdfast.console.drawing.scale import number_ticks, time_scale, time_ticks
+from holdfast.console.drawing.scale import NARROW, number_ticks, time_scale, time_ticks
 from holdfast.console.drawing.timeline import Bar, Lane, timeline
 from holdfast.console.facts.frontiers import FrontierHistory, HoldBar, Point
 from holdfast.errors import CLOSED
@@ -37,6 +37,20 @@ def test_ticks_are_few_in_order_and_within(low: int, high: int, most: int) -> No
 def test_a_scale_stays_on_the_drawing(start: int, end: int, value: int) -> None:
     start, end = sorted((start, end))
     assert 8 <= time_scale(start, end)(value) <= 952
+
+
+def test_a_drawing_for_a_phone_stays_within_its_width() -> None:
+    points = tuple(Point(NOW + each, NOW + each) for each in range(0, 60_000, 5_000))
+    hold = HoldBar("a purpose that is longer than a phone is wide", "a-host", NOW, True, None, None)
+    history = FrontierHistory(NOW - 60_000, NOW + 60_000, points, points, points, (hold,))
+    for drawn in (frontiers(history, "x", NARROW), holds(history, history.holds, "x", NARROW)):
+        assert f'viewBox="0 0 {NARROW} ' in drawn
+        places = re.findall(r' (?:x|x1|x2)="([\d.]+)"', drawn) + re.findall(r"[ML]([\d.]+) ", drawn)
+        assert places
+        assert all(float(each) <= NARROW for each in places)
+    # The label and the note of a hold do not meet.
+    label, note = re.findall(r"<text [^>]*>([^<]{10,})</text>", holds(history, history.holds, "x", NARROW))
+    assert len(label) + len(note) <= NARROW // 5
 
 
 def test_names_are_text() -> None:

@@ -54,3 +54,11 @@ def test_one_time_alone_has_a_place() -> None:
     one = SliderTicks(7, 7, (Tick(7, 1),))
     assert position(7, one) == WIDTH
     assert lines("stored", one)
+
+
+def test_a_comparison_goes_back_across_the_last_change() -> None:
+    # The collection was complete to later times without a change.
+    assert [TICKS.changed_since(time) for time in (200, 260)] == [150, 150]
+    assert TICKS.changed_since(199) == 100
+    assert TICKS.changed_since(99) is None
+    assert SliderTicks(100, 300, (Tick(150, 1),)).changed_since(300) == 100

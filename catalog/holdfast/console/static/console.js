@@ -62,7 +62,7 @@
   // On a phone, the rows of a table become cards, and a long table shows its first ones.
   const whole = new Set();
   function prepare() {
-    for (const table of document.querySelectorAll(".scroll > .grid:not(.data)")) {
+    for (const table of document.querySelectorAll(".scroll > .grid:not(.data), .scroll > .objects:not(.diff)")) {
       const labels = [...table.tHead.rows[0].cells].map((each) => each.textContent.trim());
       for (const cell of table.querySelectorAll("tbody td:not([data-label])")) {
         if (labels[cell.cellIndex] && cell.textContent.trim() && !cell.matches(".why"))
