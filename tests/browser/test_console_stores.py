@@ -14,7 +14,7 @@ from testbed.minio import Minio
 if TYPE_CHECKING:
     from browser.looking import Look
 
-pytestmark = [pytest.mark.browser, pytest.mark.postgres, pytest.mark.s3]
+pytestmark = [pytest.mark.browser, pytest.mark.long, pytest.mark.postgres, pytest.mark.s3]
 
 
 def test_no_page_shows_a_secret(

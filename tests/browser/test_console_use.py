@@ -111,6 +111,77 @@ def test_a_page_whose_stream_was_refused_follows_again(look: "Look") -> None:
     expect(page.get_by_role("status")).to_have_text("Live")
 
 
+def test_rows_stay_and_offer_the_latest_ones(look: "Look", shop_folder: Path) -> None:
+    from playwright.sync_api import expect
+
+    with holdfast.table(shop_folder / "shop", "returns") as table:
+        table.append([{"id": 3, "why": "too red"}])
+        page = look.open("/locations/shop/collections/returns/rows")
+        expect(page.locator("#live")).to_have_text("Live")
+        later = page.get_by_text("complete to a later time")
+        expect(later).to_be_hidden()
+        table.append([{"id": 4, "why": "too green"}])
+    expect(later).to_be_visible()
+    main = page.get_by_role("main")
+    expect(main).not_to_contain_text("too green")
+    look.check("rows-later")
+    page.get_by_role("link", name="Show the latest").click()
+    expect(main).to_contain_text("too green")
+    expect(later).to_be_hidden()
+    look.check_clean()
+
+
+def test_a_phone_shows_what_a_mouse_would_point_at(look: "Look") -> None:
+    from playwright.sync_api import expect
+
+    from browser.looking import PHONE
+
+    look.page.set_viewport_size(PHONE)
+    page = look.open("/locations/shop/collections/clicks")
+    # A drawing fits, and its letters keep their size.
+    drawing = page.get_by_role("img", name="Since and upper of clicks over time")
+    expect(drawing).to_have_count(1)
+    box = drawing.bounding_box()
+    assert box is not None
+    assert box["width"] <= PHONE["width"]
+    assert "narrow" in drawing.evaluate("(each) => each.parentElement.className")
+    # The rows of a table are cards, and all of them can be shown.
+    shards = page.get_by_role("region", name="Table of shards")
+    metadata = shards.get_by_text("metadata", exact=True)
+    expect(metadata).to_be_hidden()
+    page.get_by_role("button", name="Show all 4").last.click()
+    expect(metadata).to_be_visible()
+    assert shards.evaluate("(each) => each.scrollWidth <= each.clientWidth")
+    # A tap, or the keyboard, shows the reason of a dash.
+    dash = page.get_by_role("button", name="Not known: ").first
+    wanted = dash.get_attribute("title") or "nothing"
+    tip = page.locator(".tip")
+    dash.click()
+    expect(tip).to_have_text(wanted)
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    expect(dash).to_be_focused()
+    expect(tip).to_have_text(wanted)
+    # All times can be shown in UTC, on this page and the next one.
+    time = page.locator(".tile time").first
+    expect(time).to_have_text(re.compile("ago|now"))
+    page.get_by_role("button", name="UTC").click()
+    expect(time).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$"))
+    page.reload()
+    expect(time).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$"))
+    look.check("collection-utc")
+    # A table that is wider than the screen fades out where it goes on.
+    page = look.open("/locations/shop/collections/orders/rows")
+    page.set_viewport_size(PHONE)
+    rows = page.get_by_role("region", name="Rows of the collection")
+    expect(rows).to_have_attribute("data-more", "after")
+    rows.evaluate("(each) => { each.scrollLeft = each.scrollWidth; }")
+    expect(rows).to_have_attribute("data-more", "before")
+    look.check_clean()
+
+
 def test_an_address_without_a_token_shows_what_to_do(chromium: "Browser", console: "RunningConsole") -> None:
     from playwright.sync_api import expect
 
@@ -153,6 +224,7 @@ def test_a_location_that_is_gone_is_an_error_on_the_page(
     from playwright.sync_api import expect
 
     from browser.conftest import console_of
+    from browser.looking import SCREENSHOTS
 
     location = tmp_path / "gone"
     with holdfast.table(location, "orders", columns={"id": "int64"}) as table:
@@ -163,3 +235,13 @@ def test_a_location_that_is_gone_is_an_error_on_the_page(
         page = look.open("/")
         expect(page.get_by_role("main")).to_contain_text("Not readable")
         look.check("location-gone")
+        # A console that does not answer leaves a page that must not look like one of now.
+        page.clock.install()
+        page = look.open("/migrations")
+        expect(page.get_by_role("status")).not_to_be_empty()
+        running.child.stop()
+        expect(page.get_by_role("status")).to_have_text("Reconnecting")
+        page.clock.fast_forward(6000)
+        lost = page.get_by_role("alert")
+        expect(lost).to_contain_text(re.compile(r"since \d\d:\d\d UTC: what you see is from then"))
+        lost.screenshot(path=SCREENSHOTS / "lost.png")

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.browser
 
 SPOILS = {
     "light: color-contrast": "<p style='color: #bbb; background: #fff'>pale</p>",
-    "dark: label": "<input>",
+    "light: label": "<input>",
+    "dark: color-contrast": "<p style='color: #444; background: #000'>pale</p>",
     "desktop, too wide": "<div style='width: 2000px; height: 1px'></div>",
     "phone, too wide": "<div style='width: 500px; height: 1px'></div>",
 }

@@ -172,7 +172,6 @@
     live.dataset.state = state;
     live.lastElementChild.textContent = text;
     if (state === "on") found();
-    else lost();
   }
 
   // Figures that do not move any more must not look like those of now.
@@ -219,6 +218,7 @@
       document.dispatchEvent(new CustomEvent("console:changed"));
     } catch {
       show("stale", "Not up to date");
+      lost();
     } finally {
       reading = false;
       if (again) {
@@ -250,9 +250,14 @@
     if (!wanted || stream || document.hidden) return;
     const query = wanted === "*" ? "" : `?location=${encodeURIComponent(wanted)}`;
     stream = new EventSource(`/events${query}`);
-    stream.onopen = () => show("on", "Live");
+    stream.onopen = () => {
+      // What changed while there was no stream was told to nobody.
+      if (lostAt) readAgain();
+      else show("on", "Live");
+    };
     stream.onerror = () => {
       show("stale", "Reconnecting");
+      lost();
       // The browser opens a broken stream again, but not one that was refused.
       if (stream?.readyState === EventSource.CLOSED) {
         unfollow();
