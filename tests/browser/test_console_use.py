@@ -134,7 +134,7 @@ def test_rows_stay_and_offer_the_latest_ones(look: "Look", shop_folder: Path) ->
 def test_a_phone_shows_what_a_mouse_would_point_at(look: "Look") -> None:
     from playwright.sync_api import expect
 
-    from browser.looking import PHONE
+    from browser.looking import DESKTOP, PHONE
 
     look.page.set_viewport_size(PHONE)
     page = look.open("/locations/shop/collections/clicks")
@@ -171,6 +171,8 @@ def test_a_phone_shows_what_a_mouse_would_point_at(look: "Look") -> None:
     expect(time).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$"))
     page.reload()
     expect(time).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$"))
+    page.set_viewport_size(DESKTOP)
+    page.evaluate("() => scrollTo(0, 0)")
     look.check("collection-utc")
     # A table that is wider than the screen fades out where it goes on.
     page = look.open("/locations/shop/collections/orders/rows")

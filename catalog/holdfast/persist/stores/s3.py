@@ -63,9 +63,7 @@ class S3Blob(Blob):
         self._place: Final = place
         self._base: Final = place.prefix + "/" if place.prefix else ""
         self._read_only: Final = read_only
-        self._session: Final = S3Session(
-            place, answer_s=answer_s, reads=read_only, credentials=credentials
-        )
+        self._session: Final = S3Session(place, answer_s=answer_s, reads=read_only, credentials=credentials)
 
     @property
     def description(self) -> str:
