@@ -10,7 +10,7 @@ import pytest
 import holdfast
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
     from browser.conftest import RunningConsole
     from browser.looking import Look
@@ -109,6 +109,35 @@ def test_a_page_whose_stream_was_refused_follows_again(look: "Look") -> None:
     expect(page.get_by_role("status")).to_have_text("Reconnecting")
     page.clock.fast_forward(5000)
     expect(page.get_by_role("status")).to_have_text("Live")
+
+
+def test_a_page_shows_what_changed_while_it_had_no_stream(look: "Look", shop_folder: Path) -> None:
+    from playwright.sync_api import expect
+
+    with holdfast.table(shop_folder / "shop", "returns") as table:
+        streams = 0
+
+        def cut_off(route: "Route") -> None:
+            nonlocal streams
+            streams += 1
+            if streams == 1:
+                # By then, the look of the page is too old to be the one that later looks are compared with.
+                route.fulfill(content_type="text/event-stream", body="retry: 1500\n\n")
+                return
+            table.append([{"id": 5, "why": "too heavy"}])
+            route.continue_()
+
+        table.append([{"id": 6, "why": "too light"}])
+        look.page.route("**/events*", cut_off, times=2)
+        page = look.open("/")
+        upper = page.get_by_role("row").filter(has_text="returns").locator("[data-label='Complete to'] time")
+        before = upper.get_attribute("data-ms")
+        status = page.get_by_role("status")
+        expect(status).to_have_text("Reconnecting")
+        expect(status).to_have_text("Live")
+    assert streams == 2
+    assert upper.get_attribute("data-ms") != before
+    look.check_clean()
 
 
 def test_rows_stay_and_offer_the_latest_ones(look: "Look", shop_folder: Path) -> None:
