@@ -1,15 +1,17 @@
 """No page and no log has a secret of a location, and no page changes data because of one."""
 
 import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.console.context import Console
 from holdfast.console.places import ShownPlace, ShownPlaces
-from holdfast.console.rendering import PAGES, masked
+from holdfast.console.rendering import PAGES, Pages, masked
 from holdfast.text import without_passwords
 from unit.console.browsing import Browser, access, served
 
@@ -80,6 +82,20 @@ def test_names_rows_and_links_stay_as_they_are(browser: Browser) -> None:
     assert "holdfast read postgres_orders --as-of" in rows
     state = browser.get("/locations/shop/collections/postgres_orders").text
     assert "<h1>postgres_orders" in state
+
+
+def test_a_page_of_rows_is_made_in_a_thread(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    render, threads = Pages.render, []
+
+    def noted(pages: Pages, template: str, context: Mapping[str, Any]) -> str:
+        threads.append(threading.current_thread().name)
+        return render(pages, template, context)
+
+    monkeypatch.setattr(Pages, "render", noted)
+    assert browser.get("/locations/shop/collections/postgres_orders/rows").status == 200
+    assert browser.get("/locations/shop/catalog").status == 200
+    assert "console server" not in threads
+    assert len(threads) == 2
 
 
 def test_errors_are_shown_without_secrets(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """A catalog: its objects as of a time, its audit log, and what changed between two times."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -76,7 +77,9 @@ async def show(request: web.Request) -> web.Response:
     address = CatalogAddress(path, **{each: text(request, each) for each in _NAMES})
     shown = await ask(request, _shown, place, address)
     ticks = None if shown.reach is None else _ticks(shown.reach)
-    return page(
+    # A page of many cells takes long to make.
+    return await asyncio.to_thread(
+        page,
         request,
         "catalog.html",
         title="Catalog",

@@ -3,6 +3,7 @@
 Everything that the page shows is in its address: the times, the columns, the filter, the place and the zoom.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +100,9 @@ async def show(request: web.Request) -> web.Response:
         name, upper = await ask(request, _upper, place, info.collection_id, freshness_s(request))
         return page(request, "newer.html", place=place, name=name, address=address, upper=upper)
     shown = await ask(request, _shown, place, info.collection_id, address)
-    return page(
+    # A page of many cells takes long to make.
+    return await asyncio.to_thread(
+        page,
         request,
         "rows.html",
         title=f"{shown.name}: rows",
