@@ -10,7 +10,7 @@ too: a comparison and its contrary are both unknown for it.
 """
 
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow as pa
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.checks import check_columns
+from holdfast.text import cut
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:
@@ -152,10 +153,19 @@ class _Parser:
     def _check_whole(self, column: str, value: Any) -> None:
         """Refuse a fraction as the value of a column of whole numbers: it would find nothing, or all."""
         type_ = self._schema.arrow.field(column).type
-        if pa.types.is_integer(type_) and _NUMBER.fullmatch(value) and Decimal(value) % 1:
+        if not pa.types.is_integer(type_) or not _NUMBER.fullmatch(value):
+            return
+        try:
+            number = Decimal(value)
+        except InvalidOperation:
+            # Its exponent has too many digits. The comparison with the column refuses it too.
+            return
+        # A number of many digits has no remainder in decimal arithmetic, and this works for all.
+        if number != number.to_integral_value():
+            given = cut(value, 60)
             raise BadInput(
-                f"--where: column {column!r} has whole numbers ({type_}), so it never equals {value}",
-                hint=f"compare with < or >, such as {column} > {value}",
+                f"--where: column {column!r} has whole numbers ({type_}), so it never equals {given}",
+                hint=f"compare with < or >, such as {column} > {given}",
             )
 
     def _value(self, column: str) -> Any:

@@ -149,6 +149,8 @@ def test_the_conditions_are_those_of_a_list() -> None:
         ("id = 1.5", "column 'id' has whole numbers (int64), so it never equals 1.5", "id > 1.5"),
         ("id != -.5", "never equals -.5", "id > -.5"),
         ("id in (1, 2e-1)", "never equals 2e-1", "id > 2e-1"),
+        ("id = 1e-999999999", "never equals 1e-999999999", "id > 1e-999999999"),
+        (f"id = {'9' * 1900}.5", f"never equals {'9' * 59}…", "compare with <"),
     ],
 )
 def test_a_comparison_that_can_find_nothing_is_refused(url: str, where: str, told: str, hint: str) -> None:
@@ -157,6 +159,16 @@ def test_a_comparison_that_can_find_nothing_is_refused(url: str, where: str, tol
     message, hinted = result.stderr.splitlines()
     assert told in message
     assert hint in hinted
+
+
+@pytest.mark.parametrize("value", ["1e30", "1e40", "1e999999999", "9" * 1900, "1" + "0" * 1900 + ".0"])
+def test_a_number_beyond_all_of_the_column_equals_none(url: str, value: str) -> None:
+    assert read(url, "--where", f"id = {value}").stdout == ""
+    assert read(url, "--where", f"id in ({value}, 3)").stdout == read(url, "--where", "id = 3").stdout
+
+
+def test_a_number_with_an_endless_exponent_is_no_value(url: str) -> None:
+    assert "is not a value of column 'id'" in read(url, "--where", f"id = 1e{'9' * 30}").output
 
 
 def test_whole_numbers_may_have_a_point(url: str) -> None:
