@@ -3,11 +3,16 @@
 Invariants
 - A location is opened only if the operator may open it too: within `--allow-location`, or in the
   namespace's folder on the volume.
-- A place is that of one Catalog: `NAMESPACE.NAME`. If Catalogs of several namespaces name one location, by
-  the same URL or by another one, it is shown only to those who may see all of these namespaces. So nobody
-  reads another namespace's data through a Catalog of their own. That two URLs name one location is known
-  only when both are open. So pages never open a location: `Locations.run` does, and until then a place has
-  no client.
+- A place is that of one Catalog: `NAMESPACE.NAME`. If Catalogs of several namespaces have opened one
+  location, by the same URL or by another one, it is shared: it is shown only to those who may see all of
+  these namespaces. Each of them can write there, so its viewers must not see the others' data, neither
+  through their own Catalog nor through that of the others.
+- A Catalog that only names a location shares nothing. It counts for the places of others once it has opened
+  the location with its own credentials, or with the operator's if it names none: in this process, or for
+  the operator, which then writes the shard into its status. It still counts if its Secret is gone later. So
+  nobody takes a location away from the viewers of another namespace by writing its URL into a Catalog.
+- That two URLs name one location is known only when both are open. So pages never open a location:
+  `Locations.run` does, and until then a place has no client, and shows no data.
 - Credentials come from the Secrets that the Catalogs name, as for the operator. They are in no address and
   on no page.
 - A changed Catalog or Secret replaces its place. The old one is closed when its last pages are done.
@@ -109,6 +114,16 @@ class _Made:
     credentials: int
 
 
+@dataclass
+class _Claim:
+    """The location that a Catalog names, and whether it was opened for the Catalog."""
+
+    namespace: str
+    stores: tuple[str, str]
+    opened: bool = False
+    location_id: str | None = None
+
+
 class Locations(Mapping[str, ShownPlace]):
     """The places of all Catalogs by their names. For one event loop."""
 
@@ -127,8 +142,8 @@ class Locations(Mapping[str, ShownPlace]):
         self._allowed = tuple(allowed)
         self._clock = clock
         self._made: dict[str, _Made] = {}
-        self._claims: dict[str, tuple[str, tuple[str, str]]] = {}
-        """The namespace and the stores of each Catalog, also of one that has no place for now."""
+        self._claims: dict[str, _Claim] = {}
+        """Those of all Catalogs, also of one that has no place for now."""
         self._opening: dict[str, tuple[float, Future[None]]] = {}
         """When each place was last tried, and how that goes."""
         self._seen = -1
@@ -170,6 +185,8 @@ class Locations(Mapping[str, ShownPlace]):
                 self._drop(name, forget=True)
             for name, (key, body) in wanted.items():
                 await self._bring_up_to_date(name, key, body, renew=renew)
+                if (claim := self._claims.get(name)) is not None and "shardId" in body.get("status", {}):
+                    claim.opened = True
             self._seen = version
             if renew:
                 self._secrets_read = now
@@ -190,7 +207,9 @@ class Locations(Mapping[str, ShownPlace]):
             self._claims.pop(name, None)
             self._drop(name)
             return
-        self._claims[name] = key.namespace, storage.stores
+        claim = self._claims.get(name)
+        if claim is None or claim.stores != storage.stores:
+            self._claims[name] = _Claim(key.namespace, storage.stores)
         credentials = NO_CREDENTIALS
         try:
             if storage.secret is not None:
@@ -231,15 +250,25 @@ class Locations(Mapping[str, ShownPlace]):
                 self._opening[name] = now, self._threads.submit(each.place.open)
 
     def _group(self) -> None:
-        """Gives each place the namespaces of all Catalogs that name its location, and then its client."""
+        """Gives each place the namespaces of all Catalogs that opened its location, and then its client."""
         namespaces: defaultdict[object, set[str]] = defaultdict(set)
-        opened = [(each, each.place.found_id) for each in self._made.values()]
-        for namespace, stores in self._claims.values():
-            namespaces[stores].add(namespace)
-        for each, found_id in opened:
-            namespaces[found_id].add(each.place.catalog.namespace)
-        for each, found_id in opened:
-            found = namespaces[each.storage.stores] | (namespaces[found_id] if found_id else set())
+        made = [(each, each.place.found_id) for each in self._made.values()]
+        for each, found_id in made:
+            if found_id is not None:
+                namespaces[found_id].add(each.place.catalog.namespace)
+                claim = self._claims[name_of(each.place.catalog)]
+                # A Catalog may name another location by now, while its new Secret can't be read.
+                if claim.stores == each.storage.stores:
+                    claim.opened, claim.location_id = True, found_id
+        for claim in self._claims.values():
+            if claim.opened:
+                namespaces[claim.stores].add(claim.namespace)
+            if claim.location_id is not None:
+                namespaces[claim.location_id].add(claim.namespace)
+        for each, found_id in made:
+            found = {each.place.catalog.namespace} | namespaces[each.storage.stores]
+            if found_id is not None:
+                found |= namespaces[found_id]
             each.place.namespace = SHARED.join(sorted(found))
             each.place.location_id = found_id
 

@@ -51,7 +51,8 @@ class Seen:
         self._followed = self.api.followed[resource_type(Kind.CATALOG), None]
         self._version = 0
 
-    def put(self, namespace: str, name: str, **storage: Any) -> None:
+    def put(self, namespace: str, name: str, *, opened: bool = False, **storage: Any) -> None:
+        """Adds or replaces a Catalog. `opened`: the operator has opened its location."""
         self._version += 1
         body = {
             "metadata": {
@@ -61,6 +62,7 @@ class Seen:
                 "generation": self._version,
                 "resourceVersion": str(self._version),
             },
+            **({"status": {"shardId": "s1"}} if opened else {}),
             "spec": {"organizationId": str(uuid.uuid5(uuid.NAMESPACE_DNS, name)), "storage": storage},
         }
         self._followed.put(body)
@@ -135,6 +137,69 @@ def test_a_location_of_two_namespaces_is_for_those_who_see_both(
         assert await seen.settle() == {"a.demo": "a,b", "b.thief": "a,b", "b.own": "b"}
         seen.drop("b", "thief")
         assert await seen.settle() == {"a.demo": "a", "b.own": "b"}
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_catalog_that_cannot_open_a_location_hides_and_shows_nothing(
+    seen: Seen, tmp_path: Path, order: str
+) -> None:
+    url = make(tmp_path / "store")
+
+    async def story() -> None:
+        for namespace in order:
+            # The Secret that b names does not exist.
+            named: Json = {"credentialsSecretRef": {"name": "none"}} if namespace == "b" else {}
+            seen.put(namespace, "demo", url=url, **named)
+        assert await seen.settle() == {"a.demo": "a"}
+        assert seen.place("a.demo").client is not None
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_location_that_does_not_open_for_a_catalog_is_not_shared(
+    seen: Seen, tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, opens = make(tmp_path / "store"), CatalogPlace.open
+    monkeypatch.setattr(
+        CatalogPlace, "open", lambda place: opens(place) if place.catalog.namespace == "a" else None
+    )
+
+    async def story() -> None:
+        for namespace in order:
+            seen.put(namespace, "demo", url=url)
+        found = await seen.settle()
+        assert found["a.demo"] == "a"
+        # The place that has no client is for those who may see the location.
+        assert found["b.demo"] == "a,b"
+        with pytest.raises(StoreUnreachable):
+            _ = seen.place("b.demo").client
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("alias", [lambda folder: folder, lambda folder: folder.parent / "link"])
+def test_a_location_stays_shared_while_the_secret_of_one_is_missing(
+    seen: Seen, tmp_path: Path, alias: Callable[[Path], Path]
+) -> None:
+    folder = tmp_path / "store"
+    url = make(folder)
+    (tmp_path / "link").symlink_to(folder)
+
+    async def story() -> None:
+        seen.api.secrets["a", "stores"] = secret("id", "one")
+        seen.put("a", "demo", url=url, credentialsSecretRef={"name": "stores"})
+        assert await seen.settle() == {"a.demo": "a"}
+        del seen.api.secrets["a", "stores"]
+        seen.now += module._SECRETS_SECONDS
+        assert await seen.settle() == {}
+        seen.put("b", "demo", url=alias(folder).as_uri())
+        assert await seen.settle() == {"b.demo": "a,b"}
+        # A Catalog that names another location has nothing to do with this one.
+        seen.put("a", "demo", url=make(tmp_path / "other"))
+        assert await seen.settle() == {"a.demo": "a", "b.demo": "b"}
 
     asyncio.run(story())
 
@@ -229,8 +294,11 @@ def test_a_changed_secret_replaces_the_place_and_a_missing_one_removes_it(
         del seen.api.secrets["a", "stores"]
         seen.now += module._SECRETS_SECONDS
         assert list(await seen.settle()) == ["a.other"]
-        # The Catalog still names the location.
+        # Nobody knows yet that a has opened the location.
         seen.put("b", "demo", url="s3://bucket/x")
+        assert (await seen.settle())["b.demo"] == "b"
+        # The operator has.
+        seen.put("a", "demo", opened=True, url="s3://bucket/x", credentialsSecretRef={"name": "stores"})
         assert (await seen.settle())["b.demo"] == "a,b"
 
     asyncio.run(story())
