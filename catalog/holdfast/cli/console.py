@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from holdfast.console.places import ShownPlaces
     from holdfast.console.server import Console
 
+_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104 - nothing listens there because of this
+
 
 @click.command(short_help="Show collections, catalogs and shards in a browser.")
 @click.argument(
@@ -41,6 +45,14 @@ if TYPE_CHECKING:
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
+    "--host-name",
+    "host_names",
+    multiple=True,
+    metavar="NAME",
+    help="A name or address under which others reach the console. Requests for other names than this, --host "
+    "and localhost are refused. Can be repeated.",
+)
+@click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
@@ -49,7 +61,14 @@ if TYPE_CHECKING:
 )
 @click.option("--no-browser", is_flag=True, help="Open no browser. Only print the address.")
 @quiet_option
-def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, no_browser: bool) -> None:
+def console(
+    urls: tuple[str, ...],
+    consensus: str | None,
+    host: str,
+    host_names: tuple[str, ...],
+    port: int,
+    no_browser: bool,
+) -> None:
     """Show one or more locations in a browser, until Ctrl-C.
 
     \b
@@ -70,6 +89,12 @@ def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, 
             "--consensus belongs to one location, and several were given",
             hint="name the others in the configuration file, and give @NAME",
         )
+    for each in host_names:
+        if _NAME.fullmatch(each) is None:
+            raise BadInput(
+                f"--host-name: {each!r} is neither a name nor an address",
+                hint="give it without a scheme or port",
+            )
     with needs("console", "holdfast console"):
         import aiohttp
         import jinja2  # noqa: F401 - what the pages are made with
@@ -84,8 +109,10 @@ def console(urls: tuple[str, ...], consensus: str | None, host: str, port: int, 
         _open(places)
         access = LocalAccess()
         with contextlib.closing(_listen(host, port)) as listening:
-            shown = Console(places, access, hosts=LOOPBACK | {host.lower()})
-            address = _address(host, listening.getsockname()[1])
+            shown = Console(places, access, hosts=LOOPBACK | {each.lower() for each in (host, *host_names)})
+            # No browser of another host can open an address that stands for all of them.
+            reached = host_names[0] if host_names and host in _ALL_ADDRESSES else host
+            address = _address(reached, listening.getsockname()[1])
             note(f"The console of {', '.join(each.url for each in places)} is at")
             click.echo(f"{address}/?token={access.token}")
             note("Ctrl-C ends it.")

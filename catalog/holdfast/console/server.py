@@ -133,7 +133,10 @@ def _error_page(request: web.Request, status: int, what: str, hint: str) -> web.
 async def _host(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse a request for another host: a page of somebody else may point its own name at this address."""
     if host_of(request.headers.get("Host", "")) not in console_of(request).hosts:
-        return web.Response(status=421, text="This is not the name of this console.\n")
+        return web.Response(
+            status=421,
+            text="This is not the name of this console. Start it with --host-name to add a name.\n",
+        )
     return await handler(request)
 
 

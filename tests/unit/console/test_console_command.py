@@ -21,8 +21,10 @@ RUN = "from holdfast.cli.program import run; run()"
 
 
 def test_the_address_works_until_ctrl_c(shop: Path) -> None:
+    # The address that is printed has the first name, as no browser opens one that stands for all addresses.
+    reach = ("--host", "0.0.0.0", "--host-name", "127.0.0.1", "--host-name", "Shop.Example")
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN, "console", str(shop), "--no-browser"],
+        [sys.executable, "-c", RUN, "console", str(shop), "--no-browser", *reach],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -38,6 +40,10 @@ def test_the_address_works_until_ctrl_c(shop: Path) -> None:
             assert "/locations/shop/collections/orders" in page.read().decode()
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(page.url, timeout=30)
+        # It can be reached under the given name too, and under no other one.
+        for name, status in (("shop.example", "401"), ("other.example", "421")):
+            with pytest.raises(urllib.error.HTTPError, match=status):
+                urllib.request.urlopen(urllib.request.Request(page.url, headers={"Host": name}), timeout=30)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         assert process.stderr is not None
@@ -134,6 +140,8 @@ def test_what_cannot_be_shown_is_refused_at_once(tmp_path: Path, shop: Path) -> 
     assert str(tmp_path / "none") in refused(str(tmp_path / "none"), str(tmp_path / "none-2"))
     assert "nothing" in refused(str(shop), "nothing://here")
     assert "--consensus belongs to one location" in refused(str(shop), str(shop), "--consensus", "memory://x")
+    for wrong in ("http://shop.example", "shop.example:80", "a b", ""):
+        assert "is neither a name nor an address" in refused(str(shop), "--host-name", wrong)
     assert "there is no location @nowhere" in refused("@nowhere")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "choose another --port" in refused(str(shop), "--port", str(taken.getsockname()[1]))
