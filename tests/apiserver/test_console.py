@@ -204,11 +204,22 @@ def console(
 
 
 def wait_shown(console: Console) -> None:
-    """Wait until the console has opened the locations."""
+    """Wait until the console shows what the tests look for.
+
+    It follows each kind by itself, and the API server gets to know a new role binding after a while.
+    """
+    flights = f"/locations/{console.ours}.demo/collections/flights"
+    wanted = (
+        ("viewer", "/", "flights"),
+        ("viewer", "/migrations", "move-flights"),
+        ("reader", "/activity", "StoreUnreachable"),
+        ("reader", f"{flights}/rows", "row of flights"),
+    )
     deadline = time.monotonic() + 60
-    while "flights" not in (answer := console.get("/", console.tokens["viewer"])).text:
-        assert time.monotonic() < deadline, answer
-        threading.Event().wait(0.1)
+    for account, path, text in wanted:
+        while text not in (answer := console.get(path, console.tokens[account])).text:
+            assert time.monotonic() < deadline, (account, path, answer)
+            threading.Event().wait(0.1)
 
 
 def paths(console: Console) -> list[str]:
