@@ -9,11 +9,11 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.collections import CollectionInfo, CollectionState, JobRecord, StorageController
@@ -26,6 +26,8 @@ from holdfast.persist.state.machine import refresh_all
 from holdfast.persist.state.state import ShardState
 from holdfast.persist.stores import StoreMetrics
 from holdfast.text import SECRET_OPTION
+
+T = TypeVar("T")
 
 _RETRY_S: Final = 5.0
 _WAIT_S: Final = 10.0
@@ -120,6 +122,7 @@ class ShownPlace:
         self._records_upper = -1
         self._last: PlaceLook | None = None
         self._failed: tuple[float, HoldfastError] | None = None
+        self._remembered: dict[Callable[[ShownPlace], Any], tuple[float, Any]] = {}
 
     @property
     def client(self) -> PersistClient:
@@ -220,6 +223,15 @@ class ShownPlace:
         """The newest states of shards, with one read of the consensus store. Raises `StorageError`."""
         machines = [self.client.session.machine(shard) for shard in sorted(shards)]
         return {state.shard_id: state for state in refresh_all(machines)}
+
+    def remembered(self, ask: Callable[["ShownPlace"], T], max_age_s: float) -> T:
+        """What `ask` returned at most `max_age_s` seconds ago, or returns now. Raises its errors."""
+        asked_s = time.monotonic()
+        known = self._remembered.get(ask)
+        if known is None or known[0] < asked_s - max_age_s:
+            known = self._remembered[ask] = asked_s, ask(self)
+        found: T = known[1]
+        return found
 
     def close(self) -> None:
         """Close the client. One that another thread is opening stays open if its store doesn't respond."""

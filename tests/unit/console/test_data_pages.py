@@ -16,6 +16,8 @@ from holdfast.catalog import Catalog, OpenMode, persist_catalog
 from holdfast.collections import CollectionSpec, StorageController
 from holdfast.console.access import LocalAccess, Viewer
 from holdfast.console.context import Console
+from holdfast.console.facts import catalog as catalog_facts
+from holdfast.console.facts.overview import overview
 from holdfast.console.places import ShownPlace, ShownPlaces
 from holdfast.persist import PersistClient, Schema
 from unit.console.browsing import TOKEN, Browser, access, served
@@ -317,6 +319,33 @@ def test_the_catalog_is_shown_without_secrets(visitor: Visitor) -> None:
         status, page = visitor.get(f"{CATALOG}?{query}")
         assert status in (200, 400)
         assert not any(secret in page for secret in SECRETS)
+
+
+def test_the_overview_and_the_shards_know_the_catalog(visitor: Visitor) -> None:
+    address = f"/locations/shop/catalog?catalog={SHARD}"
+    assert address in visitor.get("/")[1]
+    _, text = visitor.get("/locations/shop/shards")
+    assert f'<a href="{address}">a catalog</a>' in text
+    assert "not of a collection" not in text
+    _, text = visitor.get(f"/locations/shop/shards/{SHARD}")
+    assert f'<a href="{address}">a catalog</a>' in text
+    assert visitor.get(address)[0] == 200
+
+
+def test_the_overview_says_why_it_lists_no_catalogs(
+    shop: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed() -> tuple[tuple[str, ...], str]:
+        place = ShownPlace("shop", shop[0].as_uri())
+        found = overview(place)
+        place.close()
+        return found.catalogs, found.unlisted
+
+    assert listed() == ((SHARD,), "")
+    monkeypatch.setattr(catalog_facts, "_MOST_SHARDS", 0)
+    found, why = listed()
+    assert found == ()
+    assert "shards that belong to no collection" in why
 
 
 def test_the_catalog_of_two_commits(visitor: Visitor) -> None:

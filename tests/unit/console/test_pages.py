@@ -36,6 +36,7 @@ def digest(folder: Path) -> dict[str, str]:
 def test_the_overview_has_all_collections(browser: Browser) -> None:
     text = browser.get("/").text
     assert 'href="/locations/shop/collections/orders"' in text
+    assert "retention: 7d" in text
     assert "&lt;b&gt;bold&lt;/b&gt;" in text
     assert "<b>bold" not in text
 
@@ -76,7 +77,7 @@ def test_facts_of_a_collection(place: ShownPlace) -> None:
     assert [hold.purpose for hold in history.holds if hold.to_ms is None] == ["retention"]
     assert [each.name for each in facts.columns] == ["id", "customer", "amount"]
     assert [each.role for each in facts.shards] == ["rows", "metadata"]
-    assert facts.row.rows == facts.renditions[0].rows == 3
+    assert facts.row.updates == facts.renditions[0].rows == 3
     assert facts.renditions[0].skew == 1.0
     assert facts.feed is None
 
@@ -113,13 +114,32 @@ def test_a_second_look_is_one_read_of_consensus(shop: Path) -> None:
 def test_a_look_sees_a_new_collection_and_new_rows(tmp_path: Path) -> None:
     with holdfast.table(tmp_path, "one", columns={"id": "int64"}, key=["id"]) as one:
         place = ShownPlace("shop", tmp_path.as_uri())
-        assert [(row.name, row.rows) for row in overview(place).collections] == [("one", 0)]
+        assert [(row.name, row.updates) for row in overview(place).collections] == [("one", 0)]
         one.upsert([{"id": 1}])
         with holdfast.table(tmp_path, "two", columns={"id": "int64"}, key=["id"]):
             pass
         found = overview(place).collections
-        assert [(row.name, row.rows) for row in found] == [("one", 1), ("two", 0)]
+        assert [(row.name, row.updates) for row in found] == [("one", 1), ("two", 0)]
         place.close()
+
+
+def test_only_the_current_rendition_counts(tmp_path: Path) -> None:
+    with holdfast.table(tmp_path, "one", columns={"id": "int64"}, key=["id"]) as one:
+        one.upsert([{"id": 1}, {"id": 2}])
+    client = PersistClient.open(tmp_path)
+    with client, StorageController(client) as controller:
+        controller.renditions.create("one", shards=2)
+        controller.hydrate("one", "r2")
+        controller.renditions.hand_over("one", "r2")
+        controller.hold("one", "the audit", since=0)
+    place = ShownPlace("shop", tmp_path.as_uri())
+    (row,) = overview(place).collections
+    assert row.updates == 2
+    with served(Console(ShownPlaces({"shop": place}), access())) as browser:
+        text = browser.get("/").text
+        assert "held by read: the audit" in text
+        assert "Stored updates" in text
+    place.close()
 
 
 def test_trouble_comes_first(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from holdfast.console.facts.rows import Cell, TimeRefused, cell_of
 from holdfast.errors import AsOfTooEarly, BadInput
 from holdfast.persist import PersistClient
 from holdfast.persist.state.machine import refresh_all
+from holdfast.persist.state.state import ShardState
 from holdfast.tables.moments import milliseconds
 from holdfast.text import SECRET_OPTION, without_passwords
 
@@ -222,11 +223,12 @@ def catalogs_in(client: PersistClient, known: Iterable[str] = ()) -> tuple[str, 
             hint="name the catalog: add ?catalog= with the id of its organization to the address",
         )
     states = refresh_all([client.session.machine(shard) for shard in others])
-    return tuple(
-        state.shard_id
-        for state in states
-        if state.exists and not state.finalized and state.schema.codec == SCHEMA.codec
-    )
+    return tuple(state.shard_id for state in states if is_catalog_shard(state))
+
+
+def is_catalog_shard(state: ShardState) -> bool:
+    """Whether a shard is a catalog."""
+    return state.exists and not state.finalized and state.schema.codec == SCHEMA.codec
 
 
 def shard_of(given: str) -> str:

@@ -6,18 +6,23 @@ from typing import Final
 
 from holdfast.collections import CollectionInfo
 from holdfast.collections.frontiers import CollectionView, look
+from holdfast.console.facts.catalog import catalogs_in
 from holdfast.console.facts.trouble import HeldBy, Level, Trouble, held_back_by, lag_ms, troubles
 from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.errors import HoldfastError, TornRendition
 from holdfast.persist.state.inspect import stored_size
 
-SORTS: Final = ("trouble", "name", "lag", "since", "upper", "rows", "bytes", "errors")
+_CATALOGS_S: Final = 30.0
+"""Seconds between two lists of all shards, which find the catalogs. A look needs no such list."""
+SORTS: Final = ("trouble", "name", "lag", "since", "upper", "updates", "bytes", "errors")
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionRow:
     """What the overview shows of a collection. Times are those of the collection, sizes are as stored.
 
+    `updates` is the number of stored updates of the current rendition, which is more than its rows if some
+    are not compacted yet. `bytes` are those of all renditions. `retain_ms` is how much history to keep.
     `errors` is the number of stored updates of its bad records: 0 is exact. None: no source feeds it.
     `lag_ms` is None unless a source feeds it. `upper` is None if the collection is torn.
     """
@@ -30,8 +35,9 @@ class CollectionRow:
     since: int
     upper: int | None
     held_by: HeldBy | None
+    retain_ms: int | None
     lag_ms: int | None
-    rows: int
+    updates: int
     bytes: int
     errors: int | None
     shards: int
@@ -40,19 +46,24 @@ class CollectionRow:
 
 @dataclass(frozen=True, slots=True)
 class PlaceRow:
-    """What the overview shows of a location. `error` says why it can't be read, and `hint` what to do."""
+    """What the overview shows of a location. `error` says why it can't be read, and `hint` what to do.
+
+    `catalogs` are the shards of its catalogs, and `unlisted` says why they are not listed.
+    """
 
     name: str
     url: str
     now_ms: int
     collections: tuple[CollectionRow, ...]
+    catalogs: tuple[str, ...] = ()
+    unlisted: str = ""
     error: str = ""
     hint: str = ""
 
     @property
-    def rows(self) -> int:
+    def updates(self) -> int:
         """The stored updates of all collections."""
-        return sum(each.rows for each in self.collections)
+        return sum(each.updates for each in self.collections)
 
     @property
     def bytes(self) -> int:
@@ -65,9 +76,18 @@ def overview(place: ShownPlace, max_age_s: float = 0.0) -> PlaceRow:
     try:
         seen = place.look(max_age_s)
     except HoldfastError as error:
-        return PlaceRow(place.name, place.url, 0, (), str(error), error.hint)
+        return PlaceRow(place.name, place.url, 0, (), error=str(error), hint=error.hint)
     rows = tuple(row_of(place, seen, info) for info in seen.collections)
-    return PlaceRow(place.name, place.url, seen.now_ms, rows)
+    catalogs, unlisted = place.remembered(_catalogs, _CATALOGS_S)
+    return PlaceRow(place.name, place.url, seen.now_ms, rows, catalogs, unlisted)
+
+
+def _catalogs(place: ShownPlace) -> tuple[tuple[str, ...], str]:
+    """The catalogs of a location, or why they are not listed."""
+    try:
+        return catalogs_in(place.client, place.look(_CATALOGS_S).states), ""
+    except HoldfastError as error:
+        return (), str(error)
 
 
 def view_of(seen: PlaceLook, info: CollectionInfo) -> tuple[CollectionView | None, str]:
@@ -109,8 +129,9 @@ def row_of(place: ShownPlace, seen: PlaceLook, info: CollectionInfo) -> Collecti
         since=states[info.metadata_shard].since,
         upper=None if view is None else view.upper,
         held_by=held_back_by(info, states),
+        retain_ms=info.retain_ms,
         lag_ms=None if view is None else lag_ms(info, view, seen.now_ms),
-        rows=sum(each.rows for each in sizes),
+        updates=sum(stored_size(states[shard]).rows for shard in info.holding.shards),
         bytes=sum(each.size_bytes for each in sizes),
         errors=errors,
         shards=len(info.holding.shards),
@@ -132,7 +153,7 @@ def ordered(rows: Sequence[CollectionRow], sort: str) -> list[CollectionRow]:
         "lag": lambda row: (-(row.lag_ms if row.lag_ms is not None else -1),),
         "since": lambda row: (row.since,),
         "upper": lambda row: (row.upper if row.upper is not None else -1,),
-        "rows": lambda row: (-row.rows,),
+        "updates": lambda row: (-row.updates,),
         "bytes": lambda row: (-row.bytes,),
         "errors": lambda row: (-(row.errors or 0),),
     }

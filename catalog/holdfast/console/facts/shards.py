@@ -7,6 +7,7 @@ from typing import Final
 from holdfast.collections import RenditionInfo
 from holdfast.collections.controller_log import controller_shard_id
 from holdfast.console.context import NotHere
+from holdfast.console.facts.catalog import is_catalog_shard
 from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.persist.ids import fingerprint
 from holdfast.persist.state.codec import decode_diff
@@ -45,6 +46,7 @@ class ShardLine:
     id: str
     belongs_to: str
     collection: str
+    is_catalog: bool
     state: ShardState
     rows: int
     bytes: int
@@ -90,6 +92,7 @@ class ShardFacts:
     id: str
     belongs_to: str
     collection: str
+    is_catalog: bool
     state: ShardState
     now_ms: int
     rows: int
@@ -128,6 +131,7 @@ def shard_facts(place: ShownPlace, shard: str, max_age_s: float = 0.0) -> ShardF
         id=shard,
         belongs_to=line.belongs_to,
         collection=line.collection,
+        is_catalog=line.is_catalog,
         state=state,
         now_ms=seen.now_ms,
         rows=line.rows,
@@ -166,9 +170,10 @@ def _owners(place: ShownPlace, seen: PlaceLook) -> dict[str, tuple[str, str]]:
 
 def _line(state: ShardState, owners: Mapping[str, tuple[str, str]]) -> ShardLine:
     size = stored_size(state)
-    known = "dropped" if state.finalized else "not of a collection"
+    is_catalog = is_catalog_shard(state)
+    known = "dropped" if state.finalized else "a catalog" if is_catalog else "not of a collection"
     belongs_to, collection = owners.get(state.shard_id, (known, ""))
-    return ShardLine(state.shard_id, belongs_to, collection, state, size.rows, size.size_bytes)
+    return ShardLine(state.shard_id, belongs_to, collection, is_catalog, state, size.rows, size.size_bytes)
 
 
 def _holds(state: ShardState) -> list[HoldLine]:

@@ -5,6 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
+from holdfast.collections.periods import shown_period
 from holdfast.console.asking import ask_at
 from holdfast.console.context import console_of, visible_places
 from holdfast.console.facts.overview import SORTS, CollectionRow, PlaceRow, ordered, overview
@@ -36,6 +37,8 @@ async def show(request: web.Request) -> web.Response:
         places=found,
         place_names={each.name: each for each in found},
         rows=shown,
+        most_catalogs=_MOST,
+        kept=_kept,
         total=len(everything),
         matching=len(matching),
         skip=skip,
@@ -58,9 +61,15 @@ async def _row(request: web.Request, place: ShownPlace, *, is_alone: bool) -> Pl
             return await ask_at(request, place, overview, place, freshness_s(request))
     except TimeoutError:
         what = f"the location has not responded for {wait_s:.0f} s"
-        return PlaceRow(place.name, place.url, 0, (), what, "load the page again, or open the location alone")
+        hint = "load the page again, or open the location alone"
+        return PlaceRow(place.name, place.url, 0, (), error=what, hint=hint)
     except HoldfastError as error:
-        return PlaceRow(place.name, place.url, 0, (), str(error), error.hint)
+        return PlaceRow(place.name, place.url, 0, (), error=str(error), hint=error.hint)
+
+
+def _kept(retain_ms: int | None) -> str:
+    """How much history a retention keeps."""
+    return "all" if retain_ms is None else shown_period(retain_ms)
 
 
 def _matches(row: CollectionRow, words: str) -> bool:
