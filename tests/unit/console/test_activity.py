@@ -17,6 +17,8 @@ from holdfast.console.facts.activity import (
     of_jobs,
     parse_name,
     related,
+    result_text,
+    slot_text,
 )
 
 Json = dict[str, Any]
@@ -90,6 +92,16 @@ def test_a_job_tells_its_start_and_its_end() -> None:
         *(9, "compact failed"),
         *("now, attempt 2: full", True),
     )
+
+
+def test_results_and_slots_are_for_people() -> None:
+    result = {"rows": 36003, "upper": 1796012836433, "recipe": "COPY", "at": 7, "comments": {"id": "x"}}
+    assert result_text(result) == (
+        "rows 36,003, upper 2026-11-30 04:27:16.433 UTC, recipe copy, at 7, comments id"
+    )
+    assert slot_text("bb63255f57726e2afb82af9d3f7687d9") == "bb63255f5…"
+    job = JobRecord("j", "id-1", "write", "ab" * 16, 1, JobState.DONE, started_ms=5, finished_ms=5)
+    assert [each.text for each in of_jobs([job], {})] == ["ababababa…"] * 2
 
 
 def test_no_password_and_no_control_character_is_shown_and_texts_are_bounded() -> None:

@@ -19,6 +19,7 @@ from holdfast.console.context import Console
 from holdfast.console.facts import catalog as catalog_facts
 from holdfast.console.facts.overview import overview
 from holdfast.console.places import ShownPlace, ShownPlaces
+from holdfast.console.rendering import iso
 from holdfast.persist import PersistClient, Schema
 from unit.console.browsing import TOKEN, Browser, access, served
 from unit.console.test_catalog_facts import ORG, SECRETS, SHARD
@@ -119,6 +120,15 @@ def test_a_time_and_a_filter_are_in_the_address(visitor: Visitor, shop: tuple[Pa
     assert f"holdfast read orders --as-of {shop[1][0]} --where &#39;id = 5&#39; --columns note" in text
     _, text = visitor.get(ROWS, as_of=shop[1][2], where="id = 5")
     assert "No row matches" in text
+
+
+def test_a_time_is_shown_as_a_date_in_its_field(visitor: Visitor, shop: tuple[Path, list[int]]) -> None:
+    _, text = visitor.get(ROWS, as_of=shop[1][0], to=shop[1][1])
+    for name, at in zip(("as_of", "to"), shop[1], strict=False):
+        (given,) = re.findall(f'name="{name}" type="text" value="([^"]*)"', text)
+        assert given == iso(at)
+        assert f"--as-of {at} " in visitor.get(ROWS, as_of=given)[1]
+    assert 'value="&lt;' in visitor.get(ROWS, as_of=SCRIPT)[1]
 
 
 def test_a_change_tells_only_how_far_the_collection_is(tmp_path: Path) -> None:
@@ -327,6 +337,7 @@ def test_the_overview_and_the_shards_know_the_catalog(visitor: Visitor) -> None:
     _, text = visitor.get("/locations/shop/shards")
     assert f'<a href="{address}">a catalog</a>' in text
     assert "not of a collection" not in text
+    assert re.search(r'<span class="num">\d+</span>\s*<span class="muted">commits</span>', text)
     _, text = visitor.get(f"/locations/shop/shards/{SHARD}")
     assert f'<a href="{address}">a catalog</a>' in text
     assert visitor.get(address)[0] == 200

@@ -10,6 +10,7 @@ Invariants
 """
 
 import heapq
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,12 +22,15 @@ from holdfast.collections.periods import shown_period
 from holdfast.collections.record.jobs import JobRecord, JobState
 from holdfast.collections.record.state import CommandRecord
 from holdfast.collections.who import parse_who
+from holdfast.console.facts.rows import moment as shown_moment
 from holdfast.text import cut, one_line, without_passwords
 
 Json = Mapping[str, Any]
 
 MOST_ENTRIES: Final = 500
 MOST_TEXT: Final = 1000
+_TIMES: Final = frozenset({"at", "as_of", "since", "upper", "held_from", "held_to"})
+_CHECKSUM: Final = re.compile("[0-9a-f]{32,}")
 _REFERENCES: Final = ("catalogRef", "collectionRef")
 
 
@@ -171,7 +175,7 @@ def of_commands(
             ActivitySource.COMMAND,
             names.get(each.object_id) or ObjectName("collection", "", each.object_id),
             each.kind.name.lower().replace("_", " "),
-            shown_text(", ".join(_result(name, value) for name, value in each.result.items())),
+            shown_text(result_text(each.result)),
             by=shown_text(f"{by} on {each.host}" if each.host else by),
             token=shown_text(each.token),
         )
@@ -181,7 +185,7 @@ def of_jobs(jobs: Iterable[JobRecord], names: Mapping[str, ObjectName]) -> Itera
     """The start and the end of each job's latest attempt."""
     for each in jobs:
         about = names.get(each.object_id) or ObjectName("collection", "", each.object_id)
-        attempt = f"{each.slot}, attempt {each.attempt}"
+        attempt = slot_text(each.slot) + (f", attempt {each.attempt}" if each.attempt > 1 else "")
         by = shown_text(each.by)
         if each.started_ms:
             yield ActivityEntry(
@@ -200,11 +204,34 @@ def of_jobs(jobs: Iterable[JobRecord], names: Mapping[str, ObjectName]) -> Itera
             )
 
 
-def _result(name: str, value: Any) -> str:
-    # Of comments, only the names of the columns.
-    if name == "retain_ms":
-        return f"retain {shown_period(value)}"
-    return f"{name} {' '.join(value) if isinstance(value, dict) else value}"
+def result_text(result: Json) -> str:
+    """The result of a command or a job for people: times as dates, and numbers in groups."""
+    return ", ".join(_named(name, value) for name, value in result.items())
+
+
+def slot_text(slot: str) -> str:
+    """The slot of a job. Of one that is the checksum of a file, the beginning."""
+    return f"{slot[:9]}…" if _CHECKSUM.fullmatch(slot) else slot
+
+
+def _named(name: str, value: Any) -> str:
+    match value:
+        case _ if name == "retain_ms":
+            return f"retain {shown_period(value)}"
+        case str() if name == "recipe":
+            return f"recipe {value.lower()}"
+        case dict():
+            # Of comments, only the names of the columns.
+            shown = " ".join(value)
+        case bool() | str():
+            shown = str(value)
+        case int() if name in _TIMES:
+            shown = shown_moment(value)
+        case int():
+            shown = f"{value:,}"
+        case _:
+            shown = str(value)
+    return f"{name.replace('_', ' ')} {shown}"
 
 
 def moment(text: object) -> int | None:

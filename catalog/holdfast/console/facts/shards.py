@@ -33,6 +33,7 @@ from holdfast.persist.state.state import (
     StateDiff,
 )
 
+_RECORDS: Final = "the records of all collections"
 MOST_SHARDS: Final = 500
 MOST_BATCHES: Final = 200
 MOST_VERSIONS: Final = 40
@@ -50,6 +51,11 @@ class ShardLine:
     state: ShardState
     rows: int
     bytes: int
+
+    @property
+    def counts_commits(self) -> bool:
+        """Whether its times count commits, as those of catalogs and of the records do."""
+        return self.is_catalog or self.belongs_to == _RECORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,7 @@ def shard_roles(rendition: RenditionInfo) -> Iterator[tuple[str, str]]:
 
 def _owners(place: ShownPlace, seen: PlaceLook) -> dict[str, tuple[str, str]]:
     """What each shard is, and the collection that has it."""
-    found = {controller_shard_id(place.client.location_id): ("the records of all collections", "")}
+    found = {controller_shard_id(place.client.location_id): (_RECORDS, "")}
     for name, shard in place.client.names().items():
         found[shard] = (f"named {name}", "")
     for info in seen.collections:

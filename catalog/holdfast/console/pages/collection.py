@@ -12,6 +12,7 @@ from holdfast.console.asking import ask, collection_of, may_read_rows
 from holdfast.console.context import console_of, place_of
 from holdfast.console.drawing import frontiers, jobs
 from holdfast.console.drawing.scale import NARROW, WIDTH
+from holdfast.console.facts.activity import result_text, slot_text
 from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.feed import SourceFeed
 from holdfast.console.facts.trouble import LATE_MS, clock, quoted
@@ -41,6 +42,8 @@ async def show(request: web.Request) -> web.Response:
         facts=facts,
         quoted=quoted,
         clock=clock,
+        result_text=result_text,
+        slot_text=slot_text,
         trend=_trend(facts.feed),
         retention="all of its history"
         if facts.info.retain_ms is None

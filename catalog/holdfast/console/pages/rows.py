@@ -39,6 +39,7 @@ from holdfast.console.rendering import collection_path, freshness_s, is_live, is
 from holdfast.errors import BadInput, HoldfastError
 
 _NAMES: Final = ("as_of", "to", "columns", "where", "after", "row", "zoom")
+_MOST_DIGITS: Final = 20
 _ZOOM: Final = 4
 """A zoom shows this part of the times around the chosen one."""
 
@@ -118,6 +119,7 @@ async def show(request: web.Request) -> web.Response:
         command=_command(place, shown, address),
         write=f"holdfast write {quoted(shown.name)} FILE {place.arguments}",
         picked=_listed(address.columns),
+        field=_field,
         **{each: getattr(shown, each) for each in ShownRows.__slots__},
         status=400 if shown.refused or shown.problem else 200,
     )
@@ -161,6 +163,12 @@ def _shown(place: ShownPlace, id_: str, address: RowsAddress) -> ShownRows:
             return replace(found, refused=refused)
         except BadInput as problem:
             return replace(found, problem=problem)
+
+
+def _field(given: str) -> str:
+    """A time of the address as its field shows it: a date if it is one in milliseconds."""
+    number = int(given) if given.isascii() and given.isdecimal() and len(given) <= _MOST_DIGITS else 0
+    return iso(number) if is_wall(number) else given
 
 
 def _listed(columns: str) -> list[str]:
