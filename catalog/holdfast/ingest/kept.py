@@ -1,17 +1,21 @@
 """Reads what pipelines keep besides the contents: positions in the source, and bad records."""
 
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.collections import RenditionInfo, StorageController
+from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
 from holdfast.collections.pipeline import BESIDE, ENDS, FORGOTTEN
 from holdfast.errors import BadInput
 from holdfast.ingest.following import fed_from
 from holdfast.ingest.schema_texts import stored_texts
+from holdfast.ingest.source import reader_id
+from holdfast.ingest.sources.postgres_server import slots_of
 from holdfast.persist import PersistClient, SnapshotPart
 from holdfast.persist.rows.schema import DIFF
 
@@ -25,7 +29,7 @@ class SourceProgress:
 
     `complete_before` is the upper of the output. `ends` are those of the partitions that had more at the last
     step, if the positions of the source count its messages. `source` is its name, as in the bindings, and
-    `slot` the replication slot that the rendition uses in Postgres.
+    `slot` the replication slot in Postgres that they name: see `own_slot`.
     """
 
     complete_before: int
@@ -72,6 +76,27 @@ def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress 
     source = min(fed_from(counted.slice(0, 1).to_pylist()), default="")
     slot = json.loads(bound["identity"][0].as_py())["slot"] if source.startswith("postgres://") else ""
     return SourceProgress(upper, _positions(bound), messages, bad.num_rows, _positions(ends), source, slot)
+
+
+def own_slot(info: CollectionInfo, fed: SourceProgress) -> str:
+    """The replication slot that a rendition uses, if it is one of the collection. Otherwise empty.
+
+    A copy of a collection has bindings that name the slot of that one, until the copy is fed.
+    """
+    return fed.slot if fed.slot and re.match(_slots(info, info.renditions), fed.slot) else ""
+
+
+def slots_left(info: CollectionInfo, rendition: RenditionInfo, fed: SourceProgress) -> str:
+    """A regular expression for the names of slots of a rendition that no binding names. Empty: none is left.
+
+    If its pipeline ended as it began to feed a copy, Postgres has copied a slot that is not bound.
+    """
+    mine = _slots(info, [rendition])
+    return mine if fed.slot and not re.match(mine, fed.slot) else ""
+
+
+def _slots(info: CollectionInfo, renditions: Iterable[RenditionInfo]) -> str:
+    return slots_of(reader_id(info.collection_id, each.id) for each in renditions)
 
 
 def behind_at(client: PersistClient, rendition: RenditionInfo, time: int) -> int:

@@ -31,7 +31,7 @@ from holdfast.ingest.made_from import made_from
 from holdfast.ingest.reading import Runner
 from holdfast.ingest.reclocked import ReclockedIngestion
 from holdfast.ingest.schema_texts import SchemaTexts
-from holdfast.ingest.source import Source
+from holdfast.ingest.source import Source, reader_id
 from holdfast.ingest.sources.collection import CollectionSource
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.sources.generator import Generator
@@ -247,11 +247,6 @@ def _is_created(
             return False
         raise
     return True
-
-
-def reader_id(collection_id: str, rendition_id: str) -> str:
-    """What the source calls the reader of a rendition."""
-    return collection_id if rendition_id == FIRST_RENDITION else f"{collection_id}-{rendition_id}"
 
 
 def left_in_source(spec: IngestSpec, collection_id: str) -> str:

@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from holdfast.collections.record.spec import FIRST_RENDITION
+
 MESSAGES: Final = pa.schema(
     [
         pa.field("position", pa.int64(), nullable=False),
@@ -21,6 +23,11 @@ MESSAGES: Final = pa.schema(
     ]
 )
 """Messages of one partition, in the order of their positions. `timestamp` is in milliseconds since 1970."""
+
+
+def reader_id(collection_id: str, rendition_id: str) -> str:
+    """What the source calls the reader of a rendition."""
+    return collection_id if rendition_id == FIRST_RENDITION else f"{collection_id}-{rendition_id}"
 
 
 @dataclass(frozen=True, slots=True)

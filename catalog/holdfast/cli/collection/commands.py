@@ -262,7 +262,7 @@ def drop(
         ProgressLine("dropping", after_s=1) as progress,
     ):
         for each in infos:
-            slots = [] if each.dropped else _slots(controller, each)
+            slots, left = ([], []) if each.dropped else _slots(controller, each)
             done = dropping.drop(
                 controller,
                 each,
@@ -279,22 +279,30 @@ def drop(
                     f"replication slot {slot} keeps WAL: drop it in Postgres with pg_drop_replication_slot",
                     err=True,
                 )
+            for names in left:
+                click.echo(
+                    f"if 'holdfast ingest' was interrupted as it began to feed {each.name}, a replication slot"
+                    " is left, which keeps WAL: drop it in Postgres with SELECT"
+                    " pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~"
+                    f" '{names}'",
+                    err=True,
+                )
     if as_json:
         emit_json({"dropped": facts})
 
 
-def _slots(controller: "StorageController", info: "CollectionInfo") -> list[str]:
-    """The replication slots that belong to a collection. Those of the collection it was copied from don't."""
-    from holdfast.ingest.kept import progress
-    from holdfast.ingest.sources.postgres_server import is_slot_of
+def _slots(controller: "StorageController", info: "CollectionInfo") -> tuple[list[str], list[str]]:
+    """The replication slots that belong to a collection, and expressions for the names of those left."""
+    from holdfast.ingest.kept import own_slot, progress, slots_left
 
-    slots = []
+    slots, left = set(), set()
     for each in info.live:
         # What can't be read can be dropped.
         with contextlib.suppress(HoldfastError):
-            fed = progress(controller.client, each)
-            slots += [fed.slot] if fed and fed.slot and is_slot_of(info.collection_id, fed.slot) else []
-    return slots
+            if (fed := progress(controller.client, each)) is not None:
+                slots.add(own_slot(info, fed))
+                left.add(slots_left(info, each, fed))
+    return sorted(slots - {""}), sorted(left - {""})
 
 
 @collection.command(short_help="Release a hold that outlives its process.")

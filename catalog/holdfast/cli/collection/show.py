@@ -203,10 +203,10 @@ def _rendition(
             sum(each.size_bytes for each in sizes),
         )
         if rendition.pipeline is not None:
-            from holdfast.ingest.kept import progress
+            from holdfast.ingest.kept import own_slot, progress
 
             if (fed := progress(controller.client, rendition)) is not None:
-                facts["source"], facts["slot"] = fed.source or None, fed.slot or None
+                facts["source"], facts["slot"] = fed.source or None, own_slot(info, fed) or None
     return facts
 
 

@@ -9,7 +9,7 @@ from holdfast.console.facts.frontiers import FrontierHistory
 from holdfast.console.facts.trouble import lag_ms, no_step_since
 from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.errors import AsOfTooEarly
-from holdfast.ingest.kept import behind_at, progress
+from holdfast.ingest.kept import behind_at, own_slot, progress
 from holdfast.persist import SnapshotPart
 
 MOST_PARTITIONS: Final = 200
@@ -98,7 +98,7 @@ def feed(
     )
     return SourceFeed(
         source=found.source,
-        slot=found.slot,
+        slot=own_slot(info, found),
         messages=found.messages,
         behind=found.behind if counts else None,
         step_ms=found.complete_before - 1,

@@ -229,6 +229,8 @@ class Postgres:
             return identity, slots
         # Each instance finds the same name.
         own = f"{self._table.prefix}{xxhash.xxh32_hexdigest(identity.slot.encode())}"
+        # Others were copied for earlier bindings, and nobody has bound them.
+        self._table.drop_others(slots, own)
         if own not in slots:
             if not self._table.copy_slot(identity.slot, own, position):
                 return identity, slots

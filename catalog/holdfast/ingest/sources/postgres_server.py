@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
@@ -129,20 +129,20 @@ class SlotIdentity:
         return json.dumps(found, separators=(",", ":"), sort_keys=True)
 
 
-def slot_of(collection_id: str, slot: str = "") -> str:
-    """How the names of the slots of a collection begin. No other collection has slots of these names."""
+def slot_of(reader: str, slot: str = "") -> str:
+    """How the names of the slots of a reader (`reader_id`) begin. No other reader has slots of these names."""
     if slot:
-        return f"{slot}_{xxhash.xxh32_hexdigest(collection_id.encode())}"
+        return f"{slot}_{xxhash.xxh32_hexdigest(reader.encode())}"
     try:
-        return f"holdfast_{uuid.UUID(collection_id).hex}"
+        return f"holdfast_{uuid.UUID(reader).hex}"
     except ValueError:
-        return f"holdfast_{xxhash.xxh3_128_hexdigest(collection_id.encode())}"
+        return f"holdfast_{xxhash.xxh3_128_hexdigest(reader.encode())}"
 
 
-def is_slot_of(collection_id: str, slot: str) -> bool:
-    """Whether a slot has a name that only slots of this collection have.
+def slots_of(readers: Iterable[str]) -> str:
+    """A regular expression for the names of all slots that some readers may have. No other slot matches it.
 
-    A copy of a collection has bindings that name the slot of the collection, until the copy is fed.
+    It means the same in Python and in Postgres.
     """
-    given = xxhash.xxh32_hexdigest(collection_id.encode())
-    return slot.startswith(slot_of(collection_id)) or f"_{given}_" in slot
+    begins = [begin for each in readers for begin in (slot_of(each), slot_of(each, ".+"))]
+    return f"^({'|'.join(begins)})_[0-9a-f]{{8}}$"

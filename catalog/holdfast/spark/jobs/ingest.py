@@ -39,10 +39,10 @@ from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.errors import CLOSED, HoldfastError, StorageError
 from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
 from holdfast.ingest.ingestion import IngestTotal
-from holdfast.ingest.opened import opened_source, reader_id
+from holdfast.ingest.opened import opened_source
 from holdfast.ingest.reading import LocalRunner, Order, RangeReader, RangeWork
 from holdfast.ingest.schema_texts import MissingTexts, SchemaTexts
-from holdfast.ingest.source import Range
+from holdfast.ingest.source import Range, reader_id
 from holdfast.ingest.spec import CollectionSourceSpec, IngestSpec, PostgresSpec
 from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient

@@ -27,11 +27,13 @@ from holdfast.cli import main
 from holdfast.collections import StorageController
 from holdfast.errors import BadInput, SourceStalled, StorageError, StoreUnreachable
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source, ingestion_of, parse
-from holdfast.ingest.kept import errors, offsets
+from holdfast.ingest.kept import errors, offsets, own_slot, progress, slots_left
+from holdfast.ingest.opened import opened_source
 from holdfast.ingest.source import LastMessage
 from holdfast.ingest.sources import postgres_asked, postgres_contents, postgres_log, postgres_rows
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.ingest.sources.postgres_table import FittingTable, checked
+from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient, Schema
 from testbed import docpages
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan
@@ -1546,13 +1548,123 @@ def test_nothing_imports_the_driver_before_a_table_is_opened() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_dropping_a_copy_does_not_name_the_slot_of_the_original(tmp_path: Path, table: PgTable) -> None:
+class Dead(Exception):
+    pass
+
+
+def given(table: PgTable, **changed: Any) -> dict[str, Any]:
+    """The block `postgres` of a spec, without those that are None."""
+    return {name: each for name, each in table.block(**changed).items() if each is not None}
+
+
+def of_reader(client: PersistClient, table: PgTable, rendition: str = "r1", **changed: Any) -> Postgres:
+    """The source with the slots that a rendition has in Postgres."""
+    controller, spec = StorageController(client), parse({"postgres": given(table, **changed)})
+    source = opened_source(controller, spec, controller.describe("orders"), rendition, Waits())
+    assert isinstance(source, Postgres)
+    return source
+
+
+def fed_with_own(client: PersistClient, table: PgTable, rendition: str = "r1", **changed: Any) -> None:
+    """Feed a rendition until nothing is new, with slots of its own."""
+    with closing(of_reader(client, table, rendition, **changed)) as source:
+        block = {"generator": None, "format": None, "postgres": given(table, **changed)}
+        drained(pipeline(client, source, rendition, **block))
+
+
+def begun(client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Feed a copy until Postgres has copied the slot, and end before the slot is bound."""
+
+    def dying(*_: object) -> None:
+        raise Dead
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Postgres, "_compare", dying)
+        with pytest.raises(Dead):
+            fed_with_own(client, table)
+
+
+def test_only_its_own_slots_are_shown_for_a_copy(
+    tmp_path: Path, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, there = (f"file://{tmp_path}/{name}" for name in ("here", "there"))
     table.insert((1, "a"))
     ingest_source(here, "orders", {"postgres": table.block()}, schema=ORDERS, once=True)
     (live,) = table.slots()
     holdfast.copy_tables(here, there)
+    described = [
+        CliRunner().invoke(main, ["collection", "describe", "orders", "--url", each]).stdout
+        for each in (here, there)
+    ]
+    assert ["fed from postgres://" in each for each in described] == [True, True]
+    assert [f"replication slot {live}" in each for each in described] == [True, False]
+    with PersistClient.open(there) as client:
+        begun(client, table, monkeypatch)
+    assert len(table.slots()) == 2
     dropped = CliRunner().invoke(main, ["drop", "orders", "--yes", "--force", "--url", there])
-    assert (dropped.exit_code, "slot" in dropped.stderr) == (0, False), dropped.output
+    assert (dropped.exit_code, live in dropped.stderr) == (0, False), dropped.output
+    (statement,) = re.findall("drop it in Postgres with (SELECT .*)\n", dropped.stderr)
+    table.run(statement)
+    assert table.slots() == [live]
     dropped = CliRunner().invoke(main, ["drop", "orders", "--yes", "--force", "--url", here])
     assert f"replication slot {live} keeps WAL" in dropped.stderr
+    assert "SELECT" not in dropped.stderr
+
+
+def test_the_slot_of_a_rendition_that_took_over_is_shown(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"))
+    fed_with_own(client, table)
+    controller = StorageController(client)
+    for id_, slot in (("r2", "orders"), ("r3", None)):
+        controller.renditions.create("orders", shards=1, rendition_id=id_)
+        controller.hydrate("orders", id_)
+        controller.renditions.hand_over("orders", id_)
+        info = controller.describe("orders")
+        before = progress(client, info.holding)
+        assert before is not None
+        assert own_slot(info, before) == before.slot
+        assert slots_left(info, info.holding, before)
+        table.insert((len(table.rows()) + 1, id_))
+        fed_with_own(client, table, id_, slot=slot)
+        after = progress(client, info.holding)
+        assert after is not None
+        assert own_slot(info, after) == after.slot != before.slot
+        assert not slots_left(info, info.holding, after)
+
+
+def test_a_slot_that_was_copied_and_not_bound_is_used_or_dropped_next_time(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.insert((1, "a"))
+    fed_with_own(client, table)
+    (live,) = table.slots()
+    other, late = Stores().open(), Stores().open()
+    for each in (other, late):
+        holdfast.copy_table(client, "orders", each)
+        begun(each, table, monkeypatch)
+    left = set(table.slots()) - {live}
+    assert len(left) == 2
+    # The copy gets what it lacks, and goes on with the slot.
+    table.insert((2, "b"))
+    fed_with_own(client, table)
+    holdfast.copy_table(client, "orders", other)
+    table.insert((3, "c"))
+    fed_with_own(other, table)
+    assert rows(other) == table.rows()
+    assert set(table.slots()) == {live, *left}
+    # The table has another slot now, which then passes what this copy has.
+    table.run("SELECT pg_drop_replication_slot(%s)", live)
+    fed_with_own(client, table, onReset="NewEpoch")
+    holdfast.copy_table(client, "orders", late)
+    table.insert((4, "d"))
+    fed_with_own(client, table)
+    with pytest.raises(SourceStalled, match="belongs to another rendition or collection"):
+        fed_with_own(late, table)
+    (now,) = set(table.slots()) - left
+    assert len(table.slots()) == 2
+    # Whoever deletes a copy deletes its own slots, and no others.
+    begun(late, table, monkeypatch)
+    for each in (late, other):
+        with closing(of_reader(each, table)) as source:
+            source.forget()
+    assert table.slots() == [now]
