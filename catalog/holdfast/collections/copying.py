@@ -38,12 +38,12 @@ import pyarrow as pa
 from holdfast.collections.complete_times import ReadSeal, sealed_past
 from holdfast.collections.controller import StorageController
 from holdfast.collections.copy_marks import MARK, mark_of, new_mark
-from holdfast.collections.pipeline import BESIDE, FORGOTTEN
+from holdfast.collections.pipeline import BESIDE, FORGOTTEN, PIPELINE_SCHEMAS
 from holdfast.collections.pipeline_history import KEPT, PipelineHistory
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record.jobs import BATCH, JobRecord, JobState, Json
 from holdfast.collections.record.spec import CollectionInfo, CollectionSpec, Recipe, RenditionInfo
-from holdfast.collections.uploads import upload_rows
+from holdfast.collections.uploads import upload_rows, upload_updates
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
@@ -55,7 +55,7 @@ from holdfast.errors import (
     UniquenessViolation,
     UpperMismatch,
 )
-from holdfast.persist import PersistClient, Updates
+from holdfast.persist import PersistClient, Updates, Upload
 from holdfast.persist.rows.row_hash import row_hash
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
 from holdfast.persist.rows.stored import logical_rows
@@ -72,6 +72,8 @@ _NOT_REPLAYED: Final = "postgres://"
 """How the names of sources begin that a restored rendition doesn't read again."""
 _LEASE_S: Final = 60.0
 _CHUNK_ROWS: Final = 128 * 1024
+_KEPT_BYTES: Final = 64 << 20
+"""So much of what a pipeline kept is in memory. More is uploaded in pieces."""
 _MODULUS: Final = 1 << 64
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIXING: Final = (
@@ -597,17 +599,19 @@ class _Copy:
             # Times before it would be shown as empty.
             self._target.set_retention_hold(id_, self._since)
 
-    def _missing(self, reached: int) -> Iterator[tuple[int, Iterable[pa.Table], Sequence[pa.Table | None]]]:
+    def _missing(
+        self, reached: int
+    ) -> Iterator[tuple[int, Iterable[pa.Table], Sequence[Iterable[pa.Table]]]]:
         """What comes next, in pieces: the contents at the since, or the changes after it.
 
         Each piece has its last time, its updates, and those of what is kept. Take it before the next one.
         """
         if not reached:
             first = _at(self._reader.snapshot(self._since), self._since)
-            yield self._since, first, [_gathered(each.at(self._since)) for each in self._kept]
+            yield self._since, first, [each.at(self._since) for each in self._kept]
             reached = self._since + 1
         for until, rows in _changes(self._reader, reached - 1, self._upper - 1, self._kept):
-            yield until, rows, [_gathered(each.changes(reached - 1, until)) for each in self._kept]
+            yield until, rows, [each.changes(reached - 1, until) for each in self._kept]
             reached = until + 1
 
     def _writes(self) -> "_TableWrites | _FedWrites":
@@ -849,31 +853,52 @@ class _FedWrites:
         return self._writer.upper()
 
     def append(
-        self, rows: Iterable[pa.Table], kept: Sequence[pa.Table | None], expected: int, new_upper: int
+        self, rows: Iterable[pa.Table], kept: Sequence[Iterable[pa.Table]], expected: int, new_upper: int
     ) -> None:
         """Append rows, and what is kept. Raises like `RenditionWriter.append`."""
-        writer = self._writer
-        batches = self._batches(rows)
-        uploads = []
-        # Many steps of a pipeline have no rows.
-        if (first := next(batches, None)) is not None:
-            tickets, rest = writer.upload_tickets(), chain([first], batches)
-            uploads.append(
-                upload_rows(self._client, rest, writer.rendition, tickets, meanwhile=writer.keep_alive)
-            )
-        writer.append(None, expected, new_upper, kept=kept, uploads=uploads)
+        writer, alive = self._writer, self._writer.keep_alive
+        uploads: list[Sequence[Upload]] = []
+        few: list[pa.Table | None] = []
+        many: list[Sequence[Upload]] = []
+        batches = self._batches(rows, self._schema)
+        try:
+            # Many steps of a pipeline have no rows.
+            if (first := next(batches, None)) is not None:
+                tickets, rest = writer.upload_tickets(), chain([first], batches)
+                uploads.append(upload_rows(self._client, rest, writer.rendition, tickets, meanwhile=alive))
+            for number, tables in enumerate(kept):
+                taken, others = _taken(tables, _KEPT_BYTES)
+                few.append(None if others or not taken else pa.concat_tables(taken))
+                many.append([])
+                if others:
+                    all_ = self._batches(chain(taken, others), PIPELINE_SCHEMAS[number])
+                    ticket = writer.kept_ticket(number)
+                    upload = upload_updates(
+                        self._client, all_, ticket, memory_bytes=_KEPT_BYTES, meanwhile=alive
+                    )
+                    many[-1] = [upload]
+        except BaseException:
+            self._client.discard(chain.from_iterable([*uploads, *many]))
+            raise
+        writer.append(None, expected, new_upper, kept=few, uploads=uploads, kept_uploads=many)
 
-    def _batches(self, rows: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, rows: Iterable[pa.Table], schema: Schema) -> Iterator[pa.RecordBatch]:
         for piece in rows:
             self._writer.keep_alive()
-            for batch in _fitted(piece, self._schema).to_batches():
+            for batch in _fitted(piece, schema).to_batches():
                 if batch.num_rows:
                     yield batch
 
 
-def _gathered(tables: Iterable[pa.Table]) -> pa.Table | None:
-    found = list(tables)
-    return pa.concat_tables(found) if found else None
+def _taken(tables: Iterable[pa.Table], most_bytes: int) -> tuple[list[pa.Table], Iterator[pa.Table] | None]:
+    """The first tables, and the others: None if all together have at most so many bytes."""
+    rest, taken, size = iter(tables), [], 0
+    for each in rest:
+        taken.append(each)
+        size += each.nbytes
+        if size > most_bytes:
+            return taken, rest
+    return taken, None
 
 
 def _changes(

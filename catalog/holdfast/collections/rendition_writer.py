@@ -67,6 +67,7 @@ class RenditionWriter:
         self._metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=purpose)
         self._route: Route | None = None
         self._empty = True
+        self._uploading: set[int] = set()
         self.info = info
         self.schema = info.schema
         with self._lock:
@@ -94,6 +95,7 @@ class RenditionWriter:
         *,
         kept: Sequence[object] = (),
         uploads: Sequence[Sequence[Upload]] = (),
+        kept_uploads: Sequence[Sequence[Upload]] = (),
     ) -> None:
         """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
 
@@ -104,7 +106,9 @@ class RenditionWriter:
         committed together with `updates`. Without them these shards move to the same upper.
 
         `uploads` are of other processes, with the tickets of this writer: from each process one for each
-        shard. With them, `updates` must be empty. If nothing is changed, they are deleted.
+        shard. With them, `updates` must be empty. `kept_uploads` has, for each shard of the pipeline, those
+        with its `kept_ticket`. Where it has some, `kept` must be empty. If nothing is changed, all are
+        deleted.
 
         Raises `UpperMismatch`, with the rendition's upper, if it is not `expected_upper`; `HandedOver` if the
         rendition has retired and `new_upper` is past its times; `BadInput` if the updates don't fit or the
@@ -121,11 +125,18 @@ class RenditionWriter:
         with (
             self._lock,
             ShardedAppend(
-                self._client, self.schema, batch, expected_upper, new_upper, extra, uploads
+                self._client,
+                self.schema,
+                batch,
+                expected_upper,
+                new_upper,
+                extra,
+                uploads,
+                kept_uploads=kept_uploads,
             ) as append,
         ):
             route = self._route or self._find()[0]
-            if kept and not route.kept:
+            if (kept or kept_uploads) and not route.kept:
                 raise BadInput(
                     f"rendition {self._rendition_id} of collection {self.info.name} keeps nothing for a"
                     " pipeline",
@@ -147,11 +158,20 @@ class RenditionWriter:
             route = self._route or self._find()[0]
             return tuple(shard.upload_ticket() for shard in route.shards)
 
+    def kept_ticket(self, number: int) -> UploadTicket:
+        """Like `upload_tickets`, for a shard of the pipeline. `number` is its place in `PIPELINE_SCHEMAS`."""
+        self._owner.check("this writer of a rendition")
+        with self._lock:
+            route = self._route or self._find()[0]
+            self._uploading.add(number)
+            return route.kept[number].upload_ticket()
+
     def keep_alive(self) -> None:
         """Renew the leases under which others upload, if that is due. Raises `HandleExpired`."""
         with self._lock:
-            for shard in self._route.shards if self._route else ():
-                shard.keep_alive()
+            if (route := self._route) is not None:
+                for shard in (*route.shards, *(route.kept[each] for each in sorted(self._uploading))):
+                    shard.keep_alive()
 
     def seal(self, new_upper: int) -> None:
         """Advance the upper to `new_upper` without updates. Does nothing if it is already there."""

@@ -357,6 +357,7 @@ class ReplicatedRenditionWriter(RenditionWriter):
         *,
         kept: Sequence[object] = (),
         uploads: Sequence[Sequence[Upload]] = (),
+        kept_uploads: Sequence[Sequence[Upload]] = (),
     ) -> None:
         """Append `updates`, or find that another pipeline has appended the same ones.
 
@@ -364,7 +365,7 @@ class ReplicatedRenditionWriter(RenditionWriter):
         `CollectionWriter.append`. It can't compare what a pipeline keeps or what others uploaded, and raises
         `BadInput` for that.
         """
-        if kept or uploads:
+        if kept or uploads or kept_uploads:
             raise BadInput(
                 "a replicated writer can't write what a pipeline keeps, or what others uploaded",
                 hint="open it without 'replicated'",

@@ -118,6 +118,7 @@ def promise_moved(metadata: WriteHandle, route: Route, new_upper: int) -> tuple[
 class ShardedAppend:
     """An append of updates that were prepared with `schema`, or of `uploads` of other processes.
 
+    What the pipeline keeps is `kept`, or `kept_uploads`: for each of its shards, maybe without any.
     Use it in a `with` block. Not thread-safe.
     """
 
@@ -131,6 +132,7 @@ class ShardedAppend:
         kept: Sequence[pa.RecordBatch] = (),
         uploads: Sequence[Sequence[Upload]] = (),
         purpose: str = "",
+        kept_uploads: Sequence[Sequence[Upload]] = (),
     ) -> None:
         assert not (uploads and batch.num_rows), "uploads and updates in one append"
         self.expected_upper = expected_upper
@@ -140,6 +142,7 @@ class ShardedAppend:
         self._batch = batch
         self._kept = kept
         self._uploads = uploads
+        self._kept_uploads = kept_uploads
         # Recorded with the append instead of the writers' own purpose.
         self._purpose = purpose
         self._prepared_for: tuple[str, int] | None = None
@@ -152,7 +155,7 @@ class ShardedAppend:
         """
         lower = self.expected_upper if shard_upper is None else shard_upper
         wanted = (route.rendition.id, lower)
-        if self._uploads and self._prepared_for not in (None, wanted):
+        if (self._uploads or any(self._kept_uploads)) and self._prepared_for not in (None, wanted):
             # The uploads can't be made again, and they fit below any upper that is not past their time.
             for each in self._appends:
                 each.expect(lower)
@@ -177,6 +180,9 @@ class ShardedAppend:
 
     def _prepare(self, route: Route, lower: int) -> None:
         for number, shard in enumerate(route.kept):
+            if self._kept_uploads and (uploads := self._kept_uploads[number]):
+                self._appends.append(shard.prepare_uploads(uploads, lower, self.new_upper).keep())
+                continue
             rows = self._kept[number] if self._kept and self._kept[number].num_rows else None
             self._appends.append(shard.prepare_batch(rows, lower, self.new_upper).keep())
         if self._uploads:

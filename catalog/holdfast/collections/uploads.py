@@ -72,6 +72,25 @@ def upload_rows(
     return tuple(done)
 
 
+def upload_updates(
+    client: PersistClient,
+    updates: Iterable[pa.RecordBatch],
+    ticket: UploadTicket,
+    *,
+    memory_bytes: int,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Upload:
+    """Upload updates, in any order, for one shard, with about `memory_bytes`. Raises like `upload_rows`."""
+    with (
+        client.writer(ticket.shard_id, ticket.schema, purpose="upload") as writer,
+        writer.batch_builder(memory_bytes=memory_bytes) as builder,
+    ):
+        for each in updates:
+            meanwhile()
+            builder.add(each)
+        return client.upload(ticket, _calling(meanwhile, builder.updates()))
+
+
 def _calling(meanwhile: Callable[[], None], pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for piece in pieces:
         meanwhile()

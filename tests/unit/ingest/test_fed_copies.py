@@ -1,5 +1,6 @@
 """A copy of a collection that a source feeds has all that its pipeline kept, and is fed on from there."""
 
+import secrets
 import shutil
 import time
 from collections import Counter
@@ -8,11 +9,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import holdfast
 from holdfast.collections import Recipe, StorageController
 from holdfast.collections.copying import _FedWrites
+from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.errors import BadInput, CorruptBlob, HandleExpired, StorageError
 from holdfast.ingest import StepOutcome
 from holdfast.ingest.kept import offsets
@@ -26,6 +29,7 @@ from unit.ingest.test_following import World, ended
 from unit.ingest.test_restored import restored, send, totals
 
 CHUNK = "holdfast.collections.copying._CHUNK_ROWS"
+KEPT = "holdfast.collections.copying._KEPT_BYTES"
 
 
 Found = list[Counter[str]]
@@ -81,6 +85,8 @@ def check_same(one: PersistClient, other: PersistClient) -> None:
 @pytest.mark.parametrize("envelope", ["None", "Upsert"])
 def test_it_has_the_same_at_all_times_and_is_fed_on(envelope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CHUNK, 5)
+    # With one of them, most of what is kept is uploaded.
+    monkeypatch.setattr(KEPT, 200 if envelope == "Upsert" else 1 << 20)
     world = World(envelope)
     send(world, range(25))
     drained(world.pipeline(batch={"maxRows": 4}))
@@ -202,6 +208,8 @@ def exactly_once(client: PersistClient, name: str) -> None:
 @pytest.mark.parametrize(("fault", "step"), KILLS)
 def test_a_kill_at_every_write(monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int) -> None:
     monkeypatch.setattr(CHUNK, 4)
+    # Most of what is kept is uploaded.
+    monkeypatch.setattr(KEPT, 200)
     world = World()
     send(world, range(20))
     drained(world.pipeline(batch={"maxRows": 6}))
@@ -227,6 +235,8 @@ def test_a_kill_while_it_is_brought_up_to_date(
     monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int
 ) -> None:
     monkeypatch.setattr(CHUNK, 4)
+    # Most of what is kept is uploaded.
+    monkeypatch.setattr(KEPT, 200)
     world = World()
     others = Stores(world.clock)
     feed = world.pipeline(batch={"maxRows": 3})
@@ -359,7 +369,7 @@ def test_other_bindings_or_bad_records_are_found(number: int, monkeypatch: pytes
 
     def lossy(self: Any, given: Any, kept: list[Any], *at: int) -> None:
         changed = list(kept)
-        changed[number] = None if changed[number] is None else changed[number].slice(1)
+        changed[number] = [each.slice(1) for each in kept[number]]
         append(self, given, changed, *at)
 
     monkeypatch.setattr(_FedWrites, "append", lossy)
@@ -367,6 +377,33 @@ def test_other_bindings_or_bad_records_are_found(number: int, monkeypatch: pytes
     with pytest.raises(CorruptBlob, match=("bindings", "bad records")[number]):
         holdfast.copy_table(world.client, "orders", other)
     assert [each.name for each in holdfast.list_tables(other)] == ["orders.copying"]
+
+
+@pytest.mark.parametrize("most_bytes", [1 << 20, 1 << 30])
+def test_many_bad_records_are_not_held_in_memory(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KEPT, most_bytes)
+    world, other = World(), Stores().open(inline_max_bytes=0)
+    writer = world.controller.rendition_writer("orders", "r1", purpose="test")
+    steps, records, size = 8, 1000, 500
+    for step in range(steps):
+        found = [
+            {"partition": "0", "position": number, "kind": "bad", "reason": secrets.token_hex(size // 2)}
+            for number in range(step * records, (step + 1) * records)
+        ]
+        writer.append(None, step, step + 1, kept=[None, found])
+    # All of them are in the first commit of the copy.
+    world.controller.set_retention_hold("orders", steps - 1)
+    append, held = RenditionWriter.append, [0]
+
+    def appended(self: RenditionWriter, *given: Any, kept: list[pa.Table | None], **named: Any) -> None:
+        held.append(sum(each.nbytes for each in kept if each is not None))
+        append(self, *given, kept=kept, **named)
+
+    monkeypatch.setattr(RenditionWriter, "append", appended)
+    holdfast.copy_table(world.client, "orders", other)
+    assert found_at(other, [steps - 1]) == found_at(world.client, [steps - 1])
+    assert (max(held) > steps * records * size) is (most_bytes == 1 << 30)
+    assert max(held) <= most_bytes
 
 
 @pytest.mark.parametrize("envelope", ["None", "Upsert"])

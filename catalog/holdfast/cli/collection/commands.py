@@ -279,12 +279,12 @@ def drop(
                     f"replication slot {slot} keeps WAL: drop it in Postgres with pg_drop_replication_slot",
                     err=True,
                 )
+            from holdfast.ingest.sources.postgres_server import DROP_SLOTS
+
             for names in left:
                 click.echo(
-                    f"if 'holdfast ingest' was interrupted as it began to feed {each.name}, a replication slot"
-                    " is left, which keeps WAL: drop it in Postgres with SELECT"
-                    " pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~"
-                    f" '{names}'",
+                    f"if 'holdfast ingest' was interrupted as it began to feed {each.name}, a replication"
+                    f" slot is left, which keeps WAL: drop it in Postgres with {DROP_SLOTS.format(names)}",
                     err=True,
                 )
     if as_json:

@@ -23,6 +23,11 @@ SELECT slot_name::text, plugin::text, database::text, (confirmed_flush_lsn - '0/
 FROM pg_replication_slots WHERE slot_type = 'logical' AND starts_with(slot_name::text, %(prefix)s)
 """
 
+DROP_SLOTS: Final = (
+    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '{}'"
+)
+"""A statement for people that drops the slots whose names match an expression, as `slots_of` returns it."""
+
 COPY_SLOT: Final[LiteralString] = """
 SELECT pg_copy_logical_replication_slot(slot_name, %(copy)s::name) FROM pg_replication_slots
 WHERE slot_name = %(slot)s AND plugin = 'pgoutput' AND database = current_database()
@@ -130,7 +135,7 @@ class SlotIdentity:
 
 
 def slot_of(reader: str, slot: str = "") -> str:
-    """How the names of the slots of a reader (`reader_id`) begin. No other reader has slots of these names."""
+    """How the names of the slots of a reader (see `reader_id`) begin. No other reader has such slots."""
     if slot:
         return f"{slot}_{xxhash.xxh32_hexdigest(reader.encode())}"
     try:
