@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from typing import ClassVar, Self
 
 CLOSED = 1 << 64
+_NAMED = 10
+"""So many tables a message names."""
 
 
 def _until(time_ms: int) -> str:
@@ -327,6 +329,22 @@ class NotWritable(HoldfastError):
 
 class ShardFinalized(HoldfastError):
     """The shard was finalized. Its data is permanently gone."""
+
+
+class CopiesRefused(HoldfastError):
+    """Some tables of a location could not be copied. All others were.
+
+    `refused` has the error of each of these, by the name of the table. A traceback shows them too.
+    """
+
+    hint = "correct what is wrong with each of them, and copy again: all others are complete"
+
+    def __init__(self, refused: Mapping[str, HoldfastError], copied: int) -> None:
+        names = ", ".join([*refused][:_NAMED]) + (", ..." if len(refused) > _NAMED else "")
+        super().__init__(f"{len(refused)} of {len(refused) + copied} tables could not be copied: {names}")
+        self.refused, self.copied = dict(refused), copied
+        for name, error in refused.items():
+            self.add_note(f"{name}: {error}" + (f"; {error.hint}" if error.hint else ""))
 
 
 class NotErased(HoldfastError):

@@ -11,6 +11,7 @@
   number of recoveries, which each recovery and each restored backup changes.
 - Another mark proves nothing: a process may have ended between the two records, or two ran at once. A source
   that can't be written gets no mark. Then the copy has to be compared with the source in full.
+- A collection keeps the latest marks. A copy whose mark was removed is compared in full, and gets a new one.
 """
 
 import uuid
@@ -24,6 +25,9 @@ COPIED: Final = "copied"
 """The kind of the records at a source: it was copied. The slot is the id of the copy."""
 MARK: Final = "mark"
 """In the results of the records at the source and at the copy."""
+
+_MOST_MARKS: Final = 100
+"""So many marks a collection keeps. Nobody says when a copy is dropped."""
 
 
 def new_mark(source: StorageController, collection_id: str, copy_id: str, upper: int) -> str:
@@ -41,6 +45,10 @@ def new_mark(source: StorageController, collection_id: str, copy_id: str, upper:
         result={MARK: uuid.uuid4().hex, "upper": upper},
         effects=lambda: (),
     )
+    marks = [each for each in source.jobs(collection_id) if each.kind == COPIED]
+    if len(marks) > _MOST_MARKS:
+        oldest = sorted(marks, key=lambda each: each.finished_ms)[:-_MOST_MARKS]
+        source.forget_jobs([each.job_id for each in oldest])
     # If another run was faster, its mark is as good: the source had all that this copy has before it, too.
     return mark_of(source, collection_id, copy_id)
 

@@ -49,8 +49,10 @@ from holdfast.errors import (
     BadInput,
     CodecMismatch,
     CollectionNotFound,
+    CopiesRefused,
     CorruptBlob,
     Fenced,
+    HoldfastError,
     ShardFinalized,
     UniquenessViolation,
     UpperMismatch,
@@ -432,14 +434,17 @@ def _begun(
     while True:
         if (done := _finished(target, name, wanted)) is not None:
             return done
-        if (made := _unfinished(target, info, name, wanted)) is not None:
+        made = _unfinished(target, info, name, wanted)
+        if made is not None and _job(target, made) is not None:
             return made
         if 0 < times["upper"] <= times["since"]:
             raise BadInput(
                 f"the source has given up the history of {info.name!r} before {times['since']}, and the copy"
                 f" was to end before {times['upper']}",
-                hint="copy to another location, which begins with the times of now",
+                hint="copy again: a new run takes the times of now",
             )
+        if made is not None:
+            return made
         # If another run creates it just now, this one finds it.
         with suppress(UniquenessViolation):
             made = target.create_collection(_spec(info, fed, name + _SUFFIX))
@@ -970,51 +975,95 @@ def copy_all(
 
     Returns the copies. All have the uppers of one moment, so a write of several tables is in all of the
     copies or in none. Collections that were created after that moment are copied by the next run. `on_gone`
-    is called with the id of a collection that was dropped before it was copied. Raises like
-    `copy_collection`.
+    is called with the id of a collection that was dropped before it was copied.
+
+    Raises `BadInput` if the target is the location itself. A collection that `copy_collection` refuses does
+    not keep the others from being copied. At the end, raises `CopiesRefused` if there were any.
     """
     if source.client.location_id == target.client.location_id:
         raise BadInput("the target is the location itself", hint="give another location")
-    ids = [each.collection_id for each in source.list_collections() if not each.dropped]
+    names = {each.collection_id: each.name for each in source.list_collections() if not each.dropped}
     location = str(source.client.location_id)
-    job = _run(target, location) or target.start_job(
-        location, COPY, str(len(_runs(target, location)) + 1), spec={"uppers": source.uppers(ids)}
-    )
-    copies = []
-    names = {each.collection_id: each.name for each in source.list_collections()}
+    job = _run_of_all(source, target, location, names)
+    copies: list[CopiedTable] = []
+    refused: dict[str, HoldfastError] = {}
     for id_, upper in sorted(job.spec["uppers"].items(), key=lambda each: names.get(each[0], "")):
+        name = names.get(id_, id_)
         try:
             info = source.describe(id_)
             if info.dropped:
                 raise CollectionNotFound(info.end)
-            copied = copy_collection(
+            name = info.name
+            copy = partial(
+                copy_collection,
                 source,
                 target,
                 id_,
-                info.name,
+                name,
                 upper=upper,
-                on_rows=partial(_with_name, on_rows, info.name),
+                on_rows=partial(_with_name, on_rows, name),
             )
+            copied = copy()
+            if copied.upper < upper:
+                # An unfinished copy had begun with an earlier upper.
+                copied = copy()
         except CollectionNotFound:
             on_gone(id_)
+            continue
+        except (BadInput, UniquenessViolation, CorruptBlob) as error:
+            refused[name] = error
             continue
         copies.append(copied)
         on_table(copied)
     if job.state is JobState.RUNNING:
-        # Another run may have finished it.
-        with suppress(Fenced):
-            target.finish_job(job.job_id, job.attempt, {"tables": len(copies)})
+        # Tables that were refused get new uppers with the next run.
+        _finish(target, job, {"tables": len(copies), "refused": len(refused)})
+    if refused:
+        raise CopiesRefused(refused, len(copies))
     return copies
 
 
-def _runs(target: StorageController, location: str) -> list[JobRecord]:
-    """The runs that copied this location, oldest first."""
-    return [each for each in target.jobs(location) if each.kind == COPY]
+def _run_of_all(
+    source: StorageController, target: StorageController, location: str, names: Mapping[str, str]
+) -> JobRecord:
+    """The run that copies a location, whose collections have these names: one that continues, or a new one.
+
+    One whose uppers can't be reached any more is ended.
+    """
+    runs = [each for each in target.jobs(location) if each.kind == COPY]
+    job = next((each for each in runs if each.state is JobState.RUNNING), None)
+    if job is not None and _is_too_late(source, target, job, names):
+        _finish(target, job, {})
+        job = None
+    if job is not None:
+        return job
+    number = max((int(each.slot) for each in runs), default=0) + 1
+    job = target.start_job(location, COPY, str(number), spec={"uppers": source.uppers(list(names))})
+    # Only the number of the last one is needed.
+    over = (each for each in runs if each.state is not JobState.RUNNING)
+    target.forget_jobs([each.job_id for each in over if int(each.slot) < number - 1])
+    return job
 
 
-def _run(target: StorageController, location: str) -> JobRecord | None:
-    """The run that isn't finished."""
-    return next((each for each in _runs(target, location) if each.state is JobState.RUNNING), None)
+def _finish(target: StorageController, job: JobRecord, result: Json) -> None:
+    # Another run may have finished it.
+    with suppress(Fenced):
+        target.finish_job(job.job_id, job.attempt, result)
+
+
+def _is_too_late(
+    source: StorageController, target: StorageController, job: JobRecord, names: Mapping[str, str]
+) -> bool:
+    """Whether a table that has no copy yet has given up all times before the upper of a run."""
+    copies = {each.name: each for each in target.list_collections()}
+    for id_, upper in job.spec["uppers"].items():
+        # One that is dropped is left out.
+        if (name := names.get(id_)) is None or name in copies:
+            continue
+        begun = copies.get(name + _SUFFIX)
+        if (begun is None or _job(target, begun) is None) and 0 < upper <= source.frontiers(id_).since:
+            return True
+    return False
 
 
 def _with_name(on_rows: OnRows, name: str, what: str, rows: int) -> None:

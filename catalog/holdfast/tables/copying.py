@@ -93,6 +93,12 @@ def copy_tables(
     several tables is in all copies or in none. The next run copies tables that were created later. If it is
     interrupted, call this again. `on_table` is called with each finished copy, and `on_gone` with the id of a
     table that was dropped before its turn. Catalogs, and shards that are no tables, are not copied.
+
+    Tables that `copy_table` refuses do not keep the others from being copied.
+
+    Raises:
+        CopiesRefused: some tables could not be copied. It has the error of each. All others were.
+        BadInput: the target is the location itself.
     """
     source, leave = _enter_source(url, consensus)
     try:

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.copying import _TableWrites, copy_all, copy_collection
-from holdfast.errors import BadInput, CorruptBlob, StorageError, UniquenessViolation
+from holdfast.errors import BadInput, CopiesRefused, CorruptBlob, StorageError, UniquenessViolation
 from holdfast.persist import PersistClient
 from holdfast.persist.upkeep.leases import SEAL_FOR_A_READ
 from holdfast.tables import Table
@@ -188,6 +188,112 @@ def test_a_location_is_copied_at_one_moment_and_says_what_is_gone() -> None:
     assert all(each.was_there for each in holdfast.copy_tables(client, others.open()))
     with pytest.raises(BadInput, match="is the location itself"):
         holdfast.copy_tables(client, stores.open())
+
+
+class Killed(Exception):
+    """The end of a process."""
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+def test_what_is_refused_does_not_keep_other_tables_from_being_copied() -> None:
+    client, other = Stores().open(), Stores().open()
+    tables = {
+        name: holdfast.table(client, name, columns={"id": "int64"}, retain="forever")
+        for name in ("altered", "damaged", "plain", "taken")
+    }
+    holdfast.write({each: {"id": [1, 2]} for each in tables.values()})
+    holdfast.table(other, "taken", columns={"id": "int64"}).append({"id": [9]})
+    append = _TableWrites.append
+
+    def lossy(self: Any, rows: Any, *given: Any) -> None:
+        is_damaged = self._name == "damaged.copying"
+        append(self, [each.slice(1) for each in rows] if is_damaged else rows, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_TableWrites, "append", lossy)
+        with pytest.raises(CopiesRefused) as refused:
+            holdfast.copy_tables(client, other)
+    found = refused.value
+    assert {name: type(each) for name, each in found.refused.items()} == {
+        "damaged": CorruptBlob,
+        "taken": UniquenessViolation,
+    }
+    assert found.copied == 2
+    assert [each.partition(":")[0] for each in found.__notes__[1:]] == ["damaged", "taken"]
+    holdfast.table(other, "altered").append({"id": [7]})
+    holdfast.drop_table(other, "damaged.copying", force=True)
+    holdfast.write({each: {"id": [3]} for each in tables.values()})
+    seen: list[str] = []
+    with pytest.raises(CopiesRefused, match="2 of 4 tables could not be copied: altered, taken") as refused:
+        holdfast.copy_tables(client, other, on_table=lambda each: seen.append(each.name))
+    assert list(refused.value.refused) == ["altered", "taken"]
+    assert seen == ["damaged", "plain"]
+    # What to do helps, also if the history of the table has moved on.
+    holdfast.drop_table(other, "altered", force=True)
+    holdfast.drop_table(other, "taken", force=True)
+    time = holdfast.write({each: {"id": [4]} for each in tables.values()})
+    StorageController(client).set_retention_hold("altered", time)
+    copies = holdfast.copy_tables(client, other)
+    assert [(each.name, each.rows, each.upper) for each in copies] == [(each, 4, time + 1) for each in tables]
+    # The records of earlier runs do not accumulate.
+    for _ in range(3):
+        holdfast.copy_tables(client, other)
+    runs = StorageController(other).jobs(str(client.location_id))
+    assert [each.slot for each in runs] == ["5", "6"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_whose_uppers_are_gone_takes_new_ones(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, other = Stores().open(), Stores().open()
+    tables = [holdfast.table(client, name, columns={"id": "int64"}, retain="forever") for name in ("a", "b")]
+    holdfast.write({each: {"id": [1]} for each in tables})
+    if begun:
+        start = StorageController.start_job
+
+        def start_or_end(self: StorageController, id_: str, *given: Any, **named: Any) -> Any:
+            if id_ != str(client.location_id) and any(each.name == "a" for each in self.list_collections()):
+                raise Killed
+            return start(self, id_, *given, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StorageController, "start_job", start_or_end)
+            with pytest.raises(Killed):
+                holdfast.copy_tables(client, other)
+        assert [each.name for each in holdfast.list_tables(other)] == ["a", "b.copying"]
+    else:
+        with pytest.raises(Killed):
+            holdfast.copy_tables(client, other, on_table=killed)
+    time = holdfast.write({each: {"id": [2]} for each in tables})
+    StorageController(client).set_retention_hold("b", time)
+    copies = holdfast.copy_tables(client, other)
+    assert [(each.name, each.rows, each.upper) for each in copies] == [("a", 2, time + 1), ("b", 2, time + 1)]
+
+
+def test_an_unfinished_copy_gets_the_upper_of_the_run() -> None:
+    client, other = Stores().open(), Stores().open()
+    tables = [holdfast.table(client, name, columns={"id": "int64"}, retain="forever") for name in ("a", "b")]
+    holdfast.write({each: {"id": [1]} for each in tables})
+    with pytest.raises(Killed):
+        holdfast.copy_table(client, "b", other, on_rows=killed)
+    time = holdfast.write({each: {"id": [2]} for each in tables})
+    copies = holdfast.copy_tables(client, other)
+    assert [(each.rows, each.upper) for each in copies] == [(2, time + 1)] * 2
+
+
+def test_marks_do_not_accumulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.collections.copy_marks._MOST_MARKS", 2)
+    client, others = Stores().open(), [Stores().open() for _ in range(4)]
+    table = holdfast.table(client, "t", columns={"id": "int64"}, retain="forever")
+    for number in range(2):
+        table.append({"id": [number]})
+        for each in others:
+            assert holdfast.copy_table(client, "t", each).rows == number + 1
+            assert holdfast.copy_table(client, "t", each).was_there
+    jobs = StorageController(client).jobs(StorageController(client).describe("t").collection_id)
+    assert [each.kind for each in jobs] == ["copied"] * 2
 
 
 def test_a_copy_that_differs_keeps_its_name_and_says_so() -> None:

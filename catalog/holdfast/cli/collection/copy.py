@@ -9,8 +9,9 @@ from holdfast.cli.completing import complete_tables, forget_tables
 from holdfast.cli.facts import count, emit_json, json_option, shown_moment
 from holdfast.cli.location import LocationUrls, complete_names, located
 from holdfast.cli.progress import ProgressLine, note
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, CopiesRefused
 from holdfast.locations import is_name
+from holdfast.text import one_line
 
 if TYPE_CHECKING:
     from holdfast.collections.copying import CopiedTable
@@ -43,8 +44,9 @@ def copy(
 
     You can read the copy at each time from the since of the collection up to its upper when the copy began.
     Writers may continue. To copy what they write later, run the command again: it brings the copy up to date,
-    unless others have written to it. With --all, all copies have the uppers of one moment. Catalogs are not
-    copied: see 'holdfast migrate'.
+    unless others have written to it. With --all, all copies have the uppers of one moment. If some can't be
+    copied, the command shows why, copies the others, and ends with exit code 1. Catalogs are not copied: see
+    'holdfast migrate'.
 
     The copy of a collection that a source feeds also has its offsets and its errors, at each of these times.
     To move it, end 'holdfast ingest', copy once more, and start 'holdfast ingest' with the location of the
@@ -63,8 +65,10 @@ def copy(
     from holdfast.tables.copying import copy_table, copy_tables
 
     with ProgressLine("copying", after_s=1) as progress:
+        found: list[CopiedTable] = []
 
         def show(copied: "CopiedTable") -> None:
+            found.append(copied)
             if not as_json:
                 _show(copied)
 
@@ -73,17 +77,24 @@ def copy(
 
         stores = {"consensus": location.consensus, "to_consensus": target.consensus}
         if name is None:
-            found = copy_tables(
-                location.url,
-                target.url,
-                **stores,
-                on_rows=on_rows,
-                on_table=show,
-                on_gone=lambda id_: click.echo(f"collection {id_} was dropped: not copied", err=True),
-            )
+            try:
+                copy_tables(
+                    location.url,
+                    target.url,
+                    **stores,
+                    on_rows=on_rows,
+                    on_table=show,
+                    on_gone=lambda id_: click.echo(f"collection {id_} was dropped: not copied", err=True),
+                )
+            except CopiesRefused as error:
+                for refused, why in error.refused.items():
+                    what = f"; {why.hint}" if why.hint else ""
+                    click.echo(one_line(f"not copied: {refused}: {why}{what}"), err=True)
+                if as_json:
+                    emit_json({"copied": found})
+                raise
         else:
-            found = [copy_table(location.url, name, target.url, new_name=new_name, **stores, on_rows=on_rows)]
-            show(found[0])
+            show(copy_table(location.url, name, target.url, new_name=new_name, **stores, on_rows=on_rows))
     forget_tables(target.url, target.consensus)
     if as_json:
         emit_json({"copied": found})

@@ -1,5 +1,6 @@
 """`holdfast copy`: between files and S3 with Postgres, and what it says."""
 
+import json
 import re
 from pathlib import Path
 
@@ -70,3 +71,30 @@ def test_a_copy_that_makes_no_sense_is_refused_and_makes_no_location(tmp_path: P
     assert not (tmp_path / "b").exists()
     assert run("t", "--url", here, "--to", here, "--as", "u").exit_code == 0
     assert [each.name for each in holdfast.list_tables(here)] == ["t", "u"]
+
+
+def test_each_collection_that_is_refused_is_one_line(tmp_path: Path) -> None:
+    here, there = str(tmp_path / "a"), str(tmp_path / "b")
+    for name in ("mine", "orders", "taken"):
+        with holdfast.table(here, name, columns={"id": "int64"}, retain="forever") as table:
+            table.append({"id": [1]})
+    with holdfast.table(there, "taken", columns={"id": "int64"}) as other:
+        other.append({"id": [9]})
+    words = ("--all", "--url", here, "--to", there)
+    assert run(*words).exit_code == 1
+    with holdfast.table(there, "mine") as copy:
+        copy.append({"id": [7]})
+    for name in ("mine", "orders"):
+        with holdfast.table(here, name) as table:
+            table.append({"id": [2, 3]})
+    result = run(*words)
+    assert result.exit_code == 1
+    assert re.fullmatch(r"brought up to date: orders \(.*\) with 3 rows and .*\n", result.stdout)
+    mine, taken, summary, hint = result.stderr.splitlines()
+    assert re.match("not copied: mine: the copy 'mine' was written by others, .*; give a new copy", mine)
+    assert re.match("not copied: taken: the target has a table 'taken', .*; give the copy another", taken)
+    assert summary == "holdfast: 2 of 3 tables could not be copied: mine, taken"
+    assert hint.startswith("  hint: correct what is wrong with each of them, and copy again")
+    result = run(*words, "--json")
+    assert result.exit_code == 1
+    assert [each["name"] for each in json.loads(result.stdout)["copied"]] == ["orders"]

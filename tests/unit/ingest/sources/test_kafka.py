@@ -901,7 +901,7 @@ def test_a_copied_location_is_fed_on_exactly_once(tmp_path: Path, kafka: Broker)
         messages = sum(total for _, _, total in found(url)[1])
         assert (found(url)[0], found(url)[2], messages) == (sorted(sent), 3, len(sent) + 3)
     with pytest.raises(BadInput, match="'orders' was fed on from its source"):
-        holdfast.copy_tables(here, there)
+        holdfast.copy_table(here, "orders", there)
     # Another place, which came too late: never a silent gap.
     ingest_source(here, "orders", {"kafka": named, "format": {"json": {}}}, once=True)
     with pytest.raises(SourceStalled, match=f"consumer group {topic.group} has committed offset"):

@@ -1208,7 +1208,7 @@ def test_a_copied_location_goes_on_with_a_slot_of_its_own(tmp_path: Path, table:
     assert fed_rows(late, onReset="NewEpoch") == table.rows()
     assert set(table.slots()) > {first, *mine}
     with pytest.raises(BadInput, match="'orders' was fed on from its source"):
-        holdfast.copy_tables(here, there)
+        holdfast.copy_table(here, "orders", there)
 
 
 def test_a_failover_with_the_slot_goes_on_and_without_it_stalls(
