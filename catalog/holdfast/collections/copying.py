@@ -232,7 +232,13 @@ def _brought_up(
         if not is_known and done.upper > frontiers.upper:
             raise _other_history(made, done.upper, f"it ends before {frontiers.upper} now")
         if reached > frontiers.upper:
-            raise _diverged(target, made, done.upper, reached, frontiers.upper)
+            with (
+                _history_needed(f"the copy {done.name!r}", "brought up to date", done.name),
+                _Copy(source, reader, target, made, done.since, reached, on_rows) as copy,
+            ):
+                copy.compare(done.upper, reached)
+            # It has moved on just now.
+            frontiers = source.frontiers(wanted["collection"])
         # An interrupted run may have wanted a later upper.
         upper = max(frontiers.upper if upper is None else upper, reached)
         _check_reached(source, info, made.name, upper)
@@ -374,23 +380,32 @@ def _diverged(
 ) -> BadInput:
     """The error for a copy that others have moved from `known` on. Default: it is beyond the table."""
     beyond = f"it has times before {reached}, and the table before {upper}"
-    if not why and made.holding.held_from >= max(known, 1):
-        return BadInput(
-            f"the copy {made.name!r} was handed over to rendition {made.holding.id}, so it can't be brought"
-            f" up to date yet: {beyond}",
-            hint=f"copy again when the table has times from {reached} on, in milliseconds",
-        )
+    another = f"give a new copy another name, or drop this one: holdfast drop {made.name!r}"
     who, hint = "was written by others", ""
     if made.holding.pipeline is not None:
         who = "was fed on from its source, or written by others"
         hint = "feed only one of the two from now on; to copy again, "
+    if _is_handed_over(made, known):
+        if not why:
+            return BadInput(
+                f"the copy {made.name!r} was handed over to rendition {made.holding.id}, so it can't be"
+                f" brought up to date yet: {beyond}",
+                hint=f"copy again when the table has times from {reached} on, in milliseconds; if the table"
+                f" changes before that, {another}",
+            )
+        who = f"was handed over to rendition {made.holding.id}, or {who}"
     seal = ReadSeal.last(target.client.known_writers(made.holding.shards[0]))
     if sealed := sealed_past(known, seal):
         hint = "read a copy that follows its table with mode='read', which seals nothing; now "
     return BadInput(
         f"the copy {made.name!r} {who}, so it can't be brought up to date: {why or beyond}{sealed}",
-        hint=f"{hint}give a new copy another name, or drop this one: holdfast drop {made.name!r}",
+        hint=f"{hint}{another}",
     )
+
+
+def _is_handed_over(made: CollectionInfo, known: int) -> bool:
+    """Whether a handover has moved a copy from `known` on. It seals times up to a few seconds ahead."""
+    return made.holding.held_from >= max(known, 1)
 
 
 def _evolved(target: StorageController, made: CollectionInfo, info: CollectionInfo) -> CollectionInfo:
@@ -648,20 +663,23 @@ class _Copy:
         diverged = partial(_diverged, self._target, self._made, known, reached, upper)
         if reached < known:
             raise diverged("it was handed over to another rendition")
-        if reached > upper:
+        if reached > upper and not (upper > known and _is_handed_over(self._made, known)):
             raise diverged()
+        until = min(reached, upper)
         with self._both(known) as (begin, is_whole, both):
-            if is_whole and reached <= begin:
-                raise AsOfTooEarly(reached - 1, begin)
+            if is_whole and until <= begin:
+                raise AsOfTooEarly(until - 1, begin) if until == reached else diverged()
 
             def sums(part: _Part) -> _Sums | _Sum:
                 if is_whole:
-                    return self._sums(part, begin, reached)
-                return self._change_sums(part, known, reached)[0]
+                    return self._sums(part, begin, until)
+                return self._change_sums(part, known, until)[0]
 
             for wanted, found in both:
                 if sums(wanted) != sums(found):
                     raise diverged(f"its latest times have other {wanted.what} than the table")
+        if reached > upper:
+            raise diverged()
 
     def checked(self) -> dict[str, Any]:
         """The result of the copy. Raises `CorruptBlob` if it differs from the source."""

@@ -185,6 +185,81 @@ def test_a_pipeline_of_the_copy_that_is_faster_is_never_overwritten(monkeypatch:
     )
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_copy_that_was_handed_over_says_when_it_can_follow(changes: bool) -> None:
+    world = World("Upsert")
+    send(world, range(25))
+    drained(world.pipeline())
+    other = Stores(world.clock).open()
+    holdfast.copy_table(world.client, "orders", other)
+    controller = StorageController(other)
+    controller.renditions.create("orders", shards=3, rendition_id="x2")
+    controller.hydrate("orders", "x2")
+    held_from = controller.renditions.hand_over("orders", "x2").held_from
+    with pytest.raises(BadInput, match=r"'orders' was handed over to rendition x2, so .* yet") as refused:
+        holdfast.copy_table(world.client, "orders", other)
+    assert f"when the table has times from {held_from} on" in refused.value.hint
+    if changes:
+        # The copy has the times before the handover, without these rows.
+        send(world, range(25, 40))
+        drained(world.pipeline())
+        for seconds in (1, 20):
+            with pytest.raises(
+                BadInput, match=r"was handed over to rendition x2, or was fed on .* other rows"
+            ):
+                holdfast.copy_table(world.client, "orders", other)
+            world.clock.now += seconds * 1000
+            send(world, range(40, 45))
+            drained(world.pipeline())
+        return
+    world.clock.now += 20_000
+    send(world, range(40, 45))
+    drained(world.pipeline())
+    holdfast.copy_table(world.client, "orders", other)
+    assert (rows(other), totals(other)) == (rows(world.client), totals(world.client))
+    send(world, range(45, 50))
+    for client in (world.client, other):
+        drained(world.pipeline(client=client))
+    assert (rows(other), totals(other)) == (rows(world.client), totals(world.client))
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_copy_may_give_up_history_while_it_is_incomplete(
+    finished: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CHUNK, 5)
+    world = World()
+    send(world, range(25))
+    drained(world.pipeline(batch={"maxRows": 4}))
+    world.controller.retain("orders", 1)
+    other = Stores(world.clock).open()
+    if finished:
+        holdfast.copy_table(world.client, "orders", other)
+        send(world, range(25, 50))
+        drained(world.pipeline(batch={"maxRows": 4}))
+    before = _FedWrites.append
+    appends: list[int] = []
+
+    def append(self: Any, *given: Any) -> None:
+        if len(appends) == 3:
+            raise ProcessDeath
+        appends.append(1)
+        before(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_FedWrites, "append", append)
+        with pytest.raises(ProcessDeath):
+            holdfast.copy_table(world.client, "orders", other)
+    controller = StorageController(other)
+    (begun,) = controller.list_collections()
+    controller.apply_retention(begun.collection_id)
+    since = controller.frontiers(begun.collection_id).since
+    holdfast.copy_table(world.client, "orders", other)
+    assert (since > 0) is finished
+    upper = controller.frontiers("orders").upper
+    assert found_at(other, [since, upper - 1]) == found_at(world.client, [since, upper - 1])
+
+
 KILLS = [
     (Fault.DEATH_AFTER, 13),
     *(
