@@ -149,6 +149,16 @@ class _Place:
         """When the last table left, on the monotonic clock."""
 
     @property
+    def may_be_gone(self) -> bool:
+        """Whether to look for its location before another table uses it.
+
+        One that is used for writes, or that is not local, is not looked at while it is in use.
+        """
+        assert self.key is not None
+        where, _, mode, _ = self.key
+        return not self.tables or (mode == "read" and where.startswith("file:"))
+
+    @property
     def is_small(self) -> bool:
         """Whether it may stay open while nobody uses it."""
         machines = list(self.client.session.machines.values())
@@ -178,7 +188,13 @@ def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool, consensus: 
     key = (where, consensus, mode, fork_count())
     with _lock:
         place = _places.get(key)
-        if place is None or not (place.tables or place.client.location.is_there()):
+        if place is not None and place.may_be_gone and not place.client.location.is_there():
+            # Those who use it close it.
+            _forget([place])
+            if not place.tables:
+                place.close()
+            place = None
+        if place is None:
             _close_gone()
             place = _places[key] = _Place(open_client(where, mode, create=create, consensus=consensus), key)
         place.tables += 1
@@ -191,7 +207,7 @@ def _leave(place: _Place, *, stays: bool = False) -> None:
         if place.tables or place.key is None:
             return
         place.left_s = time.monotonic()
-        if stays and place.is_small:
+        if stays and place.is_small and _places.get(place.key) is place:
             ended = _idle()[_MOST_IDLE:]
             _wait(IDLE_S)
         else:
@@ -221,7 +237,9 @@ def _idle() -> list[_Place]:
 def _forget(places: Iterable[_Place]) -> None:
     for each in places:
         assert each.key is not None
-        del _places[each.key]
+        # One whose location was gone may have been replaced.
+        if _places.get(each.key) is each:
+            del _places[each.key]
 
 
 def _wait(seconds: float) -> None:

@@ -217,10 +217,12 @@ class SqlResult:
         """Release the tables. Does nothing in a forked child."""
         if not self._closed and self._owner.is_here:
             self._closed = True
-            if (bound := self._first()) is not None:
-                bound[1].close()
-            self._rows.clear()
-            self._close()
+            try:
+                if (bound := self._first()) is not None:
+                    bound[1].close()
+                self._rows.clear()
+            finally:
+                self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -435,9 +437,11 @@ def sql(
     opened: dict[str, OpenTable] = {}
 
     def close(*, stays: bool = True) -> None:
-        for table in opened.values():
-            table.close()
-        leave(stays)
+        # Ctrl-C may end any of these, and the others run nevertheless.
+        with ExitStack() as ends:
+            ends.callback(leave, stays)
+            for table in opened.values():
+                ends.callback(table.close)
 
     try:
         infos = {info.name: info for info in controller.list_collections()}

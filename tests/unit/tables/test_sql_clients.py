@@ -12,7 +12,9 @@ import pytest
 
 import holdfast
 from holdfast.errors import BadInput, NoLocation
+from holdfast.persist.stores import Location
 from holdfast.tables import opening
+from holdfast.tables.opened import OpenTable
 from testbed.forking import in_child
 
 QUERY = "SELECT list(n ORDER BY n) AS n FROM t"
@@ -101,6 +103,55 @@ def test_a_restored_copy_is_opened_again(tmp_path: Path, opened: list[str]) -> N
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "copy", folder)
     assert numbers(folder) == [1]
+
+
+@pytest.mark.parametrize("how", ["removed", "moved"])
+def test_an_open_result_does_not_keep_its_location_from_being_opened_again(
+    tmp_path: Path, opened: list[str], how: str
+) -> None:
+    folder = made(tmp_path / "a", 1)
+    held = holdfast.sql(folder, QUERY)
+    if how == "removed":
+        shutil.rmtree(folder)
+    else:
+        folder.rename(tmp_path / "b")
+    made(folder, 7, 8)
+    assert numbers(folder) == [7, 8]
+    held.close()
+    # Its end closed only its own client.
+    count = len(opened)
+    assert numbers(folder) == [7, 8]
+    assert len(opened) == count
+
+
+def test_a_client_whose_location_seemed_gone_is_closed(
+    tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path, 1)
+    numbers(tmp_path)
+    files = open_files()
+    there = Location.is_there
+    answers = [False]
+    monkeypatch.setattr(Location, "is_there", lambda self: answers.pop() if answers else there(self))
+    assert numbers(tmp_path) == [1]
+    assert len(opened) == 3
+    assert open_files() <= files
+
+
+def test_an_interrupted_close_leaves_the_client(
+    tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path, 1)
+    held = holdfast.sql(tmp_path, QUERY)
+
+    def interrupted(_: OpenTable) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenTable, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            held.close()
+    assert [place.tables for place in opening._places.values()] == [0]
 
 
 def test_a_client_ends_when_it_is_idle_or_a_query_failed(
