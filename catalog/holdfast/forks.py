@@ -19,6 +19,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, ParamSpec, TypeVar
 
 from holdfast.errors import UsedAfterFork
@@ -63,11 +64,9 @@ class ForkLock:
         """Make the lock free in a forked child."""
         self._lock = threading.Lock()
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    # Python gets both methods before it calls the first, and they are C. So Ctrl-C never leaves it locked.
+    __enter__ = property(attrgetter("_lock.__enter__"))
+    __exit__ = property(attrgetter("_lock.__exit__"))
 
 
 def fork_count() -> int:

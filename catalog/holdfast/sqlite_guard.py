@@ -59,6 +59,21 @@ _PIECE_BYTES: Final = 1 << 20
 _IO_ERROR: Final = re.compile(r"error code[= ](\d+)")
 
 
+class OpenElsewhere(StoreUnreachable):
+    """This process has a database open by another path, from which it was moved.
+
+    `store` is how errors call the open one.
+    """
+
+    def __init__(self, description: str, store: str, path: str) -> None:
+        self.store: Final = store
+        super().__init__(
+            f"{description} is open in this process as {path}, which was moved, removed or replaced",
+            hint="close what uses it there, and try again",
+        )
+        self.for_good()
+
+
 class OpenFiles:
     """The files of the database `path`, as they are while its first connection is open.
 
@@ -80,14 +95,26 @@ class OpenFiles:
         self._next_look_s = float("-inf")
 
     def check_beside(self) -> None:
-        """Raise `StoreUnreachable` if this process has a store open whose files were replaced."""
+        """Raise `StoreUnreachable` if this process has the file open in a store whose files were replaced.
+
+        Also if they were moved here: `OpenElsewhere`.
+        """
         try:
             main = self._look()[0]
         except OSError:
             return  # there is no file yet
         for each in list(_live):
-            if each._known[0] == main:  # noqa: SLF001 - of the same class
-                each.check(StoreUnreachable)
+            each._check_opening(main, self._paths[0], self._description)  # noqa: SLF001 - of the same class
+
+    def _check_opening(self, main: _Identity, path: str, description: str) -> None:
+        if self._known[0] != main:
+            return
+        try:
+            self.check(StoreUnreachable)
+        except StoreUnreachable as error:
+            if path == self._paths[0]:
+                raise
+            raise OpenElsewhere(description, self._description, self._paths[0]) from error
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """Remember the files as they are now. `connection` is the first connection, and has read once.

@@ -3,6 +3,7 @@
 Each row is in one shard only, so the consolidated contents of all shards together are the collection's.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -86,16 +87,21 @@ class CollectionSnapshot:
         return self._of([shard.narrowed(names) for shard, names in pairs], columns)
 
     @contextmanager
-    def files(self, least_rows: int = 0, *, only_known: bool = False) -> Iterator[list[VerifiedFile] | None]:
+    def files(
+        self, least_rows: int = 0, *, most: int = sys.maxsize, only_known: bool = False
+    ) -> Iterator[list[VerifiedFile] | None]:
         """Parquet files with the rows of all shards, as `Snapshot.files` returns them. Or None.
 
-        Their columns have the stored names. Each shard has at least `least_rows` rows.
+        Their columns have the stored names. Each shard has at least `least_rows` rows, and all shards
+        together have at most `most` parts.
         """
         with self._there(), ExitStack() as stack:
             found: list[VerifiedFile] = []
             for shard in self._shards:
-                same = shard.schema == self._schema
-                files = stack.enter_context(shard.files(least_rows, only_known=only_known)) if same else None
+                files = None
+                if shard.schema == self._schema:
+                    left = most - len(found)
+                    files = stack.enter_context(shard.files(least_rows, most=left, only_known=only_known))
                 if files is None:
                     yield None
                     return
@@ -107,8 +113,8 @@ class CollectionSnapshot:
 
         Also None if the store does not keep an open part readable after its deletion.
         """
-        with self.files(least_rows) as found:
-            if found is None or len(found) > most or not all(each.keep() for each in found):
+        with self.files(least_rows, most=most) as found:
+            if found is None or not all(each.keep() for each in found):
                 return None
             return found
 

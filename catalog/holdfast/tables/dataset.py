@@ -95,15 +95,16 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
         """All rows as a relation that reads Parquet files, which stay open while this data set lives."""
         if self._snapshot is None or self._filter is not None or not self._planned.is_plain:
             return None
-        files = self._snapshot.kept_files(_LEAST_ROWS, _MOST_FILES)
-        if not files:
-            return None
         import duckdb
 
-        from holdfast.tables.duckdb_files import serve_to, served
+        from holdfast.tables.duckdb_files import Served, serve_to, served
 
-        paths = served.serve(files, partial(_while_open, self._table))
-        weakref.finalize(self, served.end, paths).atexit = False
+        files = self._snapshot.kept_files(_LEAST_ROWS, min(_MOST_FILES, served.room))
+        if not files:
+            return None
+        names = [Served(file, partial(_while_open, self._table)) for file in files]
+        weakref.finalize(self, served.end, names).atexit = False
+        paths = served.serve(names)
         try:
             serve_to(connection)
             query = self._select(connection, files, paths)
@@ -120,33 +121,34 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
         served: "PartFiles | None",
         *,
         only_known: bool = False,
-    ) -> Iterator[bool]:
+    ) -> Iterator[int]:
         """Let queries of a connection read the rows under a name while the block runs.
 
         The name is temporary. `served` are the files of the connection. If it is given, DuckDB decodes parts
-        itself where it can, with `only_known` only if none is to be verified first. Yields whether it does.
+        itself where it can, with `only_known` only if none is to be verified first. Yields how many.
         """
-        with self._query(connection, served, only_known) as query:
+        with self._query(connection, served, only_known) as (query, count):
             if query is None:
                 connection.register(name, self)
             else:
                 connection.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {query}")
-            yield query is not None
+            yield count
 
     @contextmanager
     def _query(
         self, connection: "duckdb.DuckDBPyConnection", served: "PartFiles | None", only_known: bool
-    ) -> Iterator[str | None]:
-        """The query of all rows that reads Parquet files, if there are such files."""
+    ) -> Iterator[tuple[str | None, int]]:
+        """The query of all rows that reads Parquet files, if there are such files, and how many it reads."""
         if served is None or self._snapshot is None or self._filter is not None or not self._planned.is_plain:
-            yield None
+            yield None, 0
             return
-        with self._snapshot.files(_LEAST_ROWS, only_known=only_known) as files:
+        with self._snapshot.files(_LEAST_ROWS, most=served.room, only_known=only_known) as files:
             if not files:
-                yield None
+                yield None, 0
                 return
             with served.serving(files, self._reading) as paths:
-                yield self._select(connection, files, paths)
+                query = self._select(connection, files, paths)
+                yield query, 0 if query is None else len(files)
 
     def _select(
         self, connection: "duckdb.DuckDBPyConnection", files: Sequence[VerifiedFile], paths: Sequence[str]

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import types
 
 _EARLIEST: Final = 2
-_INTERRUPTED: Final = "Query interrupted"
+_INTERRUPTED: Final = re.compile(r"^Query interrupted$|(^|: )KeyboardInterrupt:? *$", re.MULTILINE)
+"""How the text of an error ends if Ctrl-C interrupted DuckDB, or Python code that DuckDB called."""
 _MOST: Final = 10
 _SIMILAR: Final = 0.7
 _NO_TABLE: Final = re.compile(r"Table with name (.+) does not exist")
@@ -53,16 +54,21 @@ def telling(tables: Sequence[str] = (), columns: Sequence[str] = ()) -> Iterator
 
     try:
         yield
-    except (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError) as error:
-        raise BadInput(f"sql: {first_line(error)}", hint=_hint(str(error), tables, columns)) from None
-    except duckdb.InterruptException:
+    except (duckdb.Error, RuntimeError) as error:
+        raise_interrupt(error)
+        if isinstance(error, duckdb.ProgrammingError | duckdb.DataError | duckdb.NotSupportedError):
+            raise BadInput(f"sql: {first_line(error)}", hint=_hint(str(error), tables, columns)) from None
+        if isinstance(error, duckdb.Error):
+            raise HoldfastError(f"DuckDB can't run this query: {first_line(error)}") from None
+        raise
+
+
+def raise_interrupt(error: Exception) -> None:
+    """Raise `KeyboardInterrupt` if this is the error of an interrupted query."""
+    import duckdb
+
+    if isinstance(error, duckdb.InterruptException) or _INTERRUPTED.search(str(error)):
         raise KeyboardInterrupt from None
-    except RuntimeError as error:
-        if str(error) != _INTERRUPTED:
-            raise
-        raise KeyboardInterrupt from None
-    except duckdb.Error as error:
-        raise HoldfastError(f"DuckDB can't run this query: {first_line(error)}") from None
 
 
 def _hint(text: str, tables: Sequence[str], columns: Sequence[str]) -> str:

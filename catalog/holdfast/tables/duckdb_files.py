@@ -8,12 +8,18 @@
   run at the same time use different names for it: each has its own errors.
 - To read, a thread of DuckDB moves the position of a file first. Several threads use one file at a time. So
   each thread has a position of its own. A read is refused if its thread did not move the position before it.
+- A file that is served is open. All of them together are about half of the files that the process may open.
+  If a query would need more, DuckDB gets batches of Arrow instead.
+- Ctrl-C may interrupt any line of the main thread. So a file that nobody serves any more has no name.
 """
 
 import hashlib
 import os
+import resource
+import sys
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -43,7 +49,7 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
 
     def __init__(self) -> None:
         super().__init__()
-        self._files: dict[str, tuple[VerifiedFile, Reading]] = {}
+        self._files: weakref.WeakValueDictionary[str, Served] = weakref.WeakValueDictionary()
         # The names that `serving` gave since `forget_names`, with the size of each footer.
         self._named: dict[str, int] = {}
         self._lock = ForkLock()
@@ -51,22 +57,28 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     @contextmanager
     def serving(self, files: Sequence[VerifiedFile], reading: Reading) -> Iterator[list[str]]:
         """Yield names under which DuckDB can read the files while the block runs."""
-        paths = self.serve(files, reading)
-        with self._lock:
-            self._named.update(zip(paths, (file.footer_bytes for file in files), strict=True))
+        served = [Served(file, reading) for file in files]
         try:
+            paths = self.serve(served)
+            with self._lock:
+                self._named.update(zip(paths, (file.footer_bytes for file in files), strict=True))
             yield paths
         finally:
-            self.end(paths)
+            self.end(served)
 
-    def serve(self, files: Sequence[VerifiedFile], reading: Reading) -> list[str]:
-        """Return names under which DuckDB can read the files until `end` is called."""
+    def serve(self, served: "Sequence[Served]") -> list[str]:
+        """Return names under which DuckDB can read files, until `end` or until they are collected."""
         with self._lock:
-            names = []
-            for file in files:
-                names.append(self._free_name(file))
-                self._files[names[-1]] = file, reading
-        return [f"{PROTOCOL}://{name}" for name in names]
+            for each in served:
+                each.name = self._free_name(each.file)
+                self._files[each.name] = each
+        return [f"{PROTOCOL}://{each.name}" for each in served]
+
+    @property
+    def room(self) -> int:
+        """About how many files more may be open. Each one that is served is."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return (sys.maxsize if most == resource.RLIM_INFINITY else most // 2) - len(self._files)
 
     def _free_name(self, file: VerifiedFile) -> str:
         """A name that no file has now. DuckDB knows the footer of a part by its name, if it has read it."""
@@ -85,23 +97,25 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
         with self._lock:
             self._named.clear()
 
-    def end(self, paths: Sequence[str]) -> None:
-        """Forget the files that have these names."""
-        for path in paths:
-            del self._files[_name(path)]
+    def end(self, served: "Sequence[Served]") -> None:
+        """Forget files."""
+        for each in served:
+            # After an interrupt, it may have no name, or a name that another file got.
+            if self._files.get(each.name) is each:
+                self._files.pop(each.name, None)
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> "_Input":
         """Open a file for reading."""
         if mode != "rb":
             raise PermissionError(f"{path} can only be read")
-        file, reading = self._file(path)
+        served = self._served(path)
         # DuckDB may have all that it reads in a cache of its own.
-        with reading():
-            return _Input(file, reading)
+        with served.reading():
+            return _Input(served.file, served.reading)
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """What DuckDB asks of a file."""
-        return {"name": _name(path), "size": self._file(path)[0].size, "type": "file"}
+        return {"name": _name(path), "size": self._served(path).file.size, "type": "file"}
 
     def exists(self, path: str, **_: Any) -> bool:
         """Whether a query may read the file now."""
@@ -115,11 +129,20 @@ class PartFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
         """Files never change."""
         return datetime(2000, 1, 1, tzinfo=UTC)
 
-    def _file(self, path: str) -> tuple[VerifiedFile, Reading]:
+    def _served(self, path: str) -> "Served":
         try:
             return self._files[_name(path)]
         except KeyError:
             raise FileNotFoundError(path) from None
+
+
+class Served:
+    """A file that is served, and its name."""
+
+    def __init__(self, file: VerifiedFile, reading: Reading) -> None:
+        self.file: Final = file
+        self.reading: Final = reading
+        self.name = ""
 
 
 # No query can guess the names.

@@ -290,5 +290,7 @@ class OpenTable:
         """Close the table and release its hold. Does nothing in a forked child."""
         if not self._closed and self._owner.is_here:
             self._closed = True
-            self.reading.close()
-            self._on_close()
+            try:
+                self.reading.close()
+            finally:
+                self._on_close()

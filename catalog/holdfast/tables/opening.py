@@ -1,14 +1,11 @@
-"""Opening tables: finds or creates the collection, and shares one client per location and process."""
+"""Opening tables: finds or creates the collection, in a client that all tables of a location share."""
 
-import atexit
 import logging
 import os
-import threading
-import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import pyarrow as pa
 
@@ -24,19 +21,18 @@ from holdfast.errors import (
     UniquenessViolation,
     UnusablePath,
 )
-from holdfast.forks import ForkLock, fork_count
 from holdfast.locations import is_name, location_url
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.parts.verified import kept_bytes
+from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.evolution import evolution_fault
 from holdfast.persist.rows.schema import Column
 from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
 from holdfast.tables.opened import OpenTable
+from holdfast.tables.shared_clients import WHO, Key, Use, use_of
 from holdfast.tables.table import Table
 
 Columns: TypeAlias = Mapping[str, Column | str] | pa.Schema
-_WHO: Final = "holdfast.table"
 log = logging.getLogger(__name__)
 
 
@@ -89,12 +85,17 @@ def table(
             comments=comments or {},
             retain_ms=period_ms(NEW_TABLE if retain is None else retain),
         )
-    controller, close = enter(url, mode, create=new is not None and mode == "write", consensus=consensus)
+    create = new is not None and mode == "write"
+    entered = Entered(url, mode, f"table {shown(name)}", create=create, consensus=consensus)
     try:
+        controller = entered.controller
         info = _found(controller, name, new)
-        return Table(OpenTable(controller.client, controller, info, close))
+        opened = Table(OpenTable(controller.client, controller, info, entered.leave))
+        # Somebody may use the client of a table that nobody refers to any more.
+        entered.pin()
+        return opened
     except BaseException:
-        close()
+        entered.leave()
         raise
 
 
@@ -105,171 +106,57 @@ def enter(
     create: bool = False,
     consensus: str | None = None,
 ) -> tuple[StorageController, Callable[[], None]]:
-    """The controller of a location, and what leaves it. All that entered it by its URL share a client.
-
-    `mode` and `create` don't matter for a `PersistClient`. Raises like `table`.
-    """
-    if isinstance(url, PersistClient):
-        if consensus is not None:
-            raise BadInput("a PersistClient has a consensus store", hint="leave out consensus")
-        place = _Place(url)
-        return place.controller, place.controller.close
-    place = _enter(url, mode, create=create, consensus=consensus)
-    return place.controller, lambda: _leave(place)
+    """The controller of a location, and what leaves it, for one call. See `Entered`."""
+    entered = Entered(url, mode, "a call that still runs", create=create, consensus=consensus)
+    return entered.controller, entered.leave
 
 
-def enter_for_query(
-    url: str | os.PathLike[str] | PersistClient, *, consensus: str | None = None
-) -> tuple[StorageController, Callable[[bool], None]]:
-    """Like `enter`, for a read. What leaves it takes whether the next query may use the client again.
+class Entered:
+    """A location that a table or a call has entered. All that entered it by its URL share a client."""
 
-    If so, and nobody else uses the client, it stays open until it was idle for `IDLE_S` seconds. Then the
-    next query doesn't open the location again, and doesn't verify again what was verified. This is only for
-    a `file://` location: its URL has no secrets, and no server counts its connections. A query uses the
-    client only if both stores still have the location's id, in the same files. So a location that was deleted
-    or made again is opened anew. At most `_MOST_IDLE` clients stay, each with 3 open files, at most
-    `_MOST_SHARDS` shards and `_MOST_BYTES` of footers and checksums.
-    """
-    if isinstance(url, PersistClient) or consensus is not None or not _where(url).startswith("file:"):
-        controller, close = enter(url, "read", consensus=consensus)
-        return controller, lambda _: close()
-    place = _enter(url, "read", create=False, consensus=None)
-    return place.controller, lambda stays: _leave(place, stays=stays)
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | PersistClient,
+        mode: Mode,
+        what: str,
+        *,
+        create: bool = False,
+        consensus: str | None = None,
+    ) -> None:
+        """Enter it. `what` is how errors call what uses it. Raises like `table`.
 
-
-class _Place:
-    """A location that tables of this process have open, and how many do."""
-
-    def __init__(self, client: PersistClient, key: "_Key | None" = None) -> None:
-        self.client = client
-        self.controller = StorageController(client, who=who_here(_WHO))
-        self.key = key
-        self.tables = 0
-        self.left_s = 0.0
-        """When the last table left, on the monotonic clock."""
-
-    @property
-    def may_be_gone(self) -> bool:
-        """Whether to look for its location before another table uses it.
-
-        One that is used for writes, or that is not local, is not looked at while it is in use.
+        `mode` and `create` don't matter for a `PersistClient`.
         """
-        assert self.key is not None
-        where, _, mode, _ = self.key
-        return not self.tables or (mode == "read" and where.startswith("file:"))
+        self._use: Use | None = None
+        if isinstance(url, PersistClient):
+            if consensus is not None:
+                raise BadInput("a PersistClient has a consensus store", hint="leave out consensus")
+            self.controller = StorageController(url, who=who_here(WHO))
+            return
+        where = _where(url)
+        self._use = use_of(
+            Key.of(where, mode, consensus),
+            what,
+            lambda: open_client(where, mode, create=create, consensus=consensus),
+        )
+        self.controller = self._use.controller
 
     @property
-    def is_small(self) -> bool:
-        """Whether it may stay open while nobody uses it."""
-        machines = list(self.client.session.machines.values())
-        return len(machines) <= _MOST_SHARDS and sum(map(kept_bytes, machines)) <= _MOST_BYTES
+    def was_idle(self) -> bool:
+        """Whether the client stayed open from others, and nobody else used it."""
+        return self._use is not None and self._use.was_idle
 
-    def close(self) -> None:
-        """Close the client."""
-        self.controller.close()
-        self.client.close()
+    def pin(self) -> None:
+        """Keep the client open until `leave`, also if nothing refers to this."""
+        if self._use is not None:
+            self._use.pin()
 
-
-IDLE_S: Final = 10.0
-"""Seconds for which a client of queries stays open after the last one."""
-_MOST_IDLE: Final = 4
-_MOST_SHARDS: Final = 1024
-_MOST_BYTES: Final = 256 * 1024 * 1024
-_lock: Final = ForkLock()
-_Key: TypeAlias = tuple[str, str | None, str, int]
-_places: dict[_Key, _Place] = {}
-_timer: "tuple[int, threading.Timer] | None" = None
-"""What closes idle clients, and the process that it runs in, as `fork_count` numbers it."""
-
-
-def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool, consensus: str | None) -> _Place:
-    where = _where(url)
-    # A forked child can't use what its parent has open.
-    key = (where, consensus, mode, fork_count())
-    with _lock:
-        place = _places.get(key)
-        if place is not None and place.may_be_gone and not place.client.location.is_there():
-            # Those who use it close it.
-            _forget([place])
-            if not place.tables:
-                place.close()
-            place = None
-        if place is None:
-            _close_gone()
-            place = _places[key] = _Place(open_client(where, mode, create=create, consensus=consensus), key)
-        place.tables += 1
-        return place
-
-
-def _leave(place: _Place, *, stays: bool = False) -> None:
-    with _lock:
-        place.tables -= 1
-        if place.tables or place.key is None:
-            return
-        place.left_s = time.monotonic()
-        if stays and place.is_small and _places.get(place.key) is place:
-            ended = _idle()[_MOST_IDLE:]
-            _wait(IDLE_S)
+    def leave(self, *, stays: bool = False, gone: bool = False) -> None:
+        """Leave it. With `stays`, the client may stay open for the next one; with `gone`, nobody gets it."""
+        if self._use is None:
+            self.controller.close()
         else:
-            ended = [place]
-        _forget(ended)
-    for each in ended:
-        each.close()
-
-
-def _close_gone() -> None:
-    """Close the idle clients whose location is not there any more.
-
-    A location that was moved can't be opened while a client of its former place is open.
-    """
-    gone = [each for each in _idle() if not each.client.location.is_there()]
-    _forget(gone)
-    for each in gone:
-        each.close()
-
-
-def _idle() -> list[_Place]:
-    """The clients of this process that stay open while nobody uses them, the last used ones first."""
-    found = [each for key, each in _places.items() if not each.tables and key[-1] == fork_count()]
-    return sorted(found, key=lambda each: -each.left_s)
-
-
-def _forget(places: Iterable[_Place]) -> None:
-    for each in places:
-        assert each.key is not None
-        # One whose location was gone may have been replaced.
-        if _places.get(each.key) is each:
-            del _places[each.key]
-
-
-def _wait(seconds: float) -> None:
-    """Let a timer close idle clients, unless one runs."""
-    global _timer
-    if _timer is None or _timer[0] != fork_count():
-        timer = threading.Timer(seconds, _close_idle)
-        timer.daemon = True
-        _timer = fork_count(), timer
-        timer.start()
-
-
-def _close_idle(idle_s: float | None = None) -> None:
-    """Close clients that have been idle for that long (None: `IDLE_S`)."""
-    global _timer
-    idle_s = IDLE_S if idle_s is None else idle_s
-    with _lock:
-        _timer = None
-        idle, oldest_s = _idle(), time.monotonic() - idle_s
-        ended = [each for each in idle if each.left_s <= oldest_s]
-        _forget(ended)
-        if len(ended) < len(idle):
-            _wait(idle[-len(ended) - 1].left_s - oldest_s)
-    for each in ended:
-        each.close()
-
-
-@atexit.register
-def _close_all_idle() -> None:
-    _close_idle(0.0)
+            self._use.end(stays=stays, gone=gone)
 
 
 def _where(url: str | os.PathLike[str]) -> str:

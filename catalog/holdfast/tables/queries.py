@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -26,7 +27,7 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.complete_times import at_or_before
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import BadInput, HoldfastError, LogRegressed
 from holdfast.extras import needs
 from holdfast.forks import ForkLock, OwnerProcess
 from holdfast.persist import PersistClient
@@ -34,10 +35,10 @@ from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.rows.canonical import to_polars
 from holdfast.persist.rows.casts import shown
 from holdfast.tables import duckdb_database
-from holdfast.tables.duckdb_extra import first_line, import_duckdb, quoted, telling
+from holdfast.tables.duckdb_extra import first_line, import_duckdb, quoted, raise_interrupt, telling
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import OpenTable
-from holdfast.tables.opening import enter_for_query
+from holdfast.tables.opening import Entered
 from holdfast.tables.scan import stream
 from holdfast.tables.show import page, text
 from holdfast.text import with_date
@@ -55,6 +56,8 @@ _FORM: Final = (
     " or as_of('orders', now() - INTERVAL 1 HOUR)"
 )
 _BATCH_ROWS: Final = 65_536
+_MOST_BOUND: Final = 8
+_MOST_BOUND_FILES: Final = 16
 _MOST_KNOWN: Final = 64
 _LONGEST_KNOWN: Final = 16 * 1024
 _SCHEMAS: Final = frozenset({"information_schema", "pg_catalog"})
@@ -250,17 +253,20 @@ class SqlResult:
         return "; ".join(filter(None, (columns, ", ".join(times))))
 
     def _bind(self) -> None:
-        """Refuse a wrong query. If all parts are verified, keep the bound query for the first scan."""
+        """Refuse a wrong query. If few parts are to be read, all verified, keep it for the first scan."""
         with ExitStack() as stack:
-            relation, are_files = stack.enter_context(self._relation("known"))
-            if are_files:
-                self._bound.append((relation, stack.pop_all()))
-            else:
+            relation, count = stack.enter_context(self._relation("known"))
+            if not count:
                 # This also evaluates what is constant.
                 self._schema = _schema_of(relation)
+            elif count <= _MOST_BOUND_FILES and len([*_bound]) < _MOST_BOUND:
+                # Before its first scan, the result has these files open.
+                self._bound.append((relation, stack.pop_all()))
+                _bound.add(self)
 
     def _first(self) -> "tuple[duckdb.DuckDBPyRelation, ExitStack] | None":
         """The query that was bound when this was made. None if it was used."""
+        _bound.discard(self)
         try:
             return self._bound.pop()
         except IndexError:
@@ -288,9 +294,10 @@ class SqlResult:
             raise BadInput("the result of the query is closed", hint="call holdfast.sql again")
 
     @contextmanager
-    def _relation(self, files: Files) -> "Iterator[tuple[duckdb.DuckDBPyRelation, bool]]":
-        """The query in a connection of its own, bound to the tables, and whether it reads only files.
+    def _relation(self, files: Files) -> "Iterator[tuple[duckdb.DuckDBPyRelation, int]]":
+        """The query in a connection of its own, bound to the tables.
 
+        With it, how many files it reads, or 0 if it does not only read files.
         DuckDB decodes the parts of tables itself where it can: "all" of them, or only those that are "known".
         """
         self._check_open()
@@ -302,7 +309,7 @@ class SqlResult:
         ):
             served = duckdb_database.part_files() if files != "none" and self._rows else None
             only_known = files == "known"
-            are_files = [
+            counts = [
                 registered.enter_context(
                     rows.registered(connection, name.view, served, only_known=only_known)
                 )
@@ -314,7 +321,7 @@ class SqlResult:
                 _declare(connection, self._declared)
             relation = connection.sql(self._query, params=self._parameters)
             _check_types(relation)
-            yield relation, bool(are_files) and all(are_files)
+            yield relation, sum(counts) if all(counts) else 0
 
     def _batches(self, found: pa.RecordBatchReader, ends: ExitStack) -> Iterator[pa.RecordBatch]:
         given = 0
@@ -344,6 +351,7 @@ class SqlResult:
                     return
                 except (pa.ArrowException, OSError) as error:
                     self._raise_first(error)
+                    raise_interrupt(error)
                     raise BadInput(f"sql: {first_line(error)}") from None
 
     @contextmanager
@@ -358,11 +366,17 @@ class SqlResult:
     def _raise_first(self, error: Exception) -> None:
         """Raise the error of a scan, if there is one."""
         for rows in self._rows.values():
-            if rows.error is not None and rows.error is not error:
-                raise rows.error from None
+            first = rows.error
+            if first is not None and first is not error:
+                if not isinstance(first, Exception):
+                    # It ends this run of the query, and no later one.
+                    rows.error = None
+                raise first from None
 
 
 _lock: Final = ForkLock()
+_bound: "Final[weakref.WeakSet[SqlResult]]" = weakref.WeakSet()
+"""Results that were not read yet, and have files open for that."""
 _known_queries: "Final[OrderedDict[str, _Parsed]]" = OrderedDict()
 """What the last queries were about, by their texts."""
 
@@ -415,7 +429,9 @@ def sql(
     All bytes that DuckDB gets are compared with checksums. The first read of a part by a client reads all of
     it for that. A client of a local location stays open for 10 idle seconds, so a repeated query does not
     verify the parts again. It never shows a location that was deleted, replaced or made again: each query
-    looks whether the location is still the same one.
+    looks whether the location is still the same one. It is only for queries of the same user of the system.
+    A location that was moved can't be opened at its new place while a result or a table of this process still
+    uses it at the former one. The error names what to close.
 
     Raises:
         BadInput: DuckDB isn't installed, the query is not one SELECT, or DuckDB refuses it.
@@ -433,13 +449,28 @@ def sql(
         )
     time = None if as_of is None else milliseconds(as_of)
     parsed = _parsed(query)
-    controller, leave = enter_for_query(url, consensus=consensus)
+    what = f"the result of the query {shown(query)}"
+    while True:
+        entered = Entered(url, "read", what, consensus=consensus)
+        try:
+            return _result(entered, parsed, time, parameters, or_earlier=or_earlier)
+        except LogRegressed:
+            # A client that just opened the location would not know what was there before.
+            if not entered.was_idle:
+                raise
+
+
+def _result(
+    entered: Entered, parsed: _Parsed, time: int | None, parameters: object, *, or_earlier: bool
+) -> SqlResult:
+    """Bind a query to the tables that it reads. Leaves the location with the result, or if it fails."""
+    controller = entered.controller
     opened: dict[str, OpenTable] = {}
 
-    def close(*, stays: bool = True) -> None:
+    def close(*, stays: bool = True, gone: bool = False) -> None:
         # Ctrl-C may end any of these, and the others run nevertheless.
         with ExitStack() as ends:
-            ends.callback(leave, stays)
+            ends.callback(entered.leave, stays=stays, gone=gone)
             for table in opened.values():
                 ends.callback(table.close)
 
@@ -481,8 +512,8 @@ def sql(
         }
         # This refuses a wrong query.
         return SqlResult(parsed.query, parameters, rows, _Declared(declared, hidden), sorted(infos), close)
-    except BaseException:
-        close(stays=False)
+    except BaseException as error:
+        close(stays=False, gone=isinstance(error, LogRegressed))
         raise
 
 

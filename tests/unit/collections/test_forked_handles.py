@@ -321,9 +321,9 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
 
 
 def test_a_child_opens_a_table_though_a_thread_of_the_parent_was_opening_one(tmp_path: Path) -> None:
-    from holdfast.tables import opening
+    from holdfast.tables import shared_clients
 
     url = f"file://{tmp_path}/location"
     holdfast.table(url, "t", columns={"k": "int64"}).close()
-    with locks_held(opening._lock):
+    with locks_held(shared_clients._lock):
         assert in_child({"open": lambda: holdfast.table(url, "t").close()}) == {"open": ""}

@@ -9,6 +9,7 @@
   not verified. Bad statistics can only make the pieces uneven.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -228,12 +229,14 @@ class Snapshot:
                 state = self._replanned(state, gone)
 
     @contextmanager
-    def files(self, least_rows: int = 0, *, only_known: bool = False) -> Iterator[list[VerifiedFile] | None]:
+    def files(
+        self, least_rows: int = 0, *, most: int = sys.maxsize, only_known: bool = False
+    ) -> Iterator[list[VerifiedFile] | None]:
         """The parts whose rows, without `_time` and `_diff`, are the contents; None if there are none.
 
         They are Parquet files of the snapshot's schema, and are kept while the block runs. Also None if there
-        are fewer than `least_rows` rows, for a piece, a difference or a filtered snapshot, and with
-        `only_known` if a part is to be verified first. Raises the errors of `to_table`.
+        are fewer than `least_rows` rows or more than `most` parts, for a piece, a difference or a filtered
+        snapshot, and with `only_known` if a part is to be verified first. Raises the errors of `to_table`.
         """
         if self._wanted != EVERYTHING or self._after is not None or self._filter is not None:
             yield None
@@ -245,7 +248,13 @@ class Snapshot:
             # What is gone is gone for this version only: the others read a newer one.
             with suppress(PartGone):
                 known = whole_parts(
-                    self._machine, self.schema, runs, self.as_of, least_rows, only_known=only_known
+                    self._machine,
+                    self.schema,
+                    runs,
+                    self.as_of,
+                    least_rows,
+                    most=most,
+                    only_known=only_known,
                 )
                 if known is not None:
                     files = [VerifiedFile(self._machine, each, self._pins.beat) for each in known]

@@ -126,17 +126,18 @@ def whole_parts(
     as_of: int,
     least_rows: int,
     *,
+    most: int,
     only_known: bool = False,
 ) -> list[KnownPart] | None:
     """Return the parts whose rows, together, are the contents at a time; None if some rows need a change.
 
-    Also None if there are fewer than `least_rows` rows, or with `only_known` if a part is to be
-    verified first. Raises `PartGone` and `CorruptBlob`.
+    Also None if there are fewer than `least_rows` rows or more than `most` parts, or with `only_known` if a
+    part is to be verified first. Raises `PartGone` and `CorruptBlob`.
     """
     parts = [part for run in runs for part in run if part.lower <= as_of]
     if len({column.name.casefold() for column in schema.columns}) < len(schema.columns):
         return None
-    if machine.config.audit_pushdown or sum(part.rows for part in parts) < least_rows:
+    if len(parts) > most or machine.config.audit_pushdown or sum(part.rows for part in parts) < least_rows:
         return None
     if any(part.inline is not None or machine.schema_of(part) != schema for part in parts):
         return None
