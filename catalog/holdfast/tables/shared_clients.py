@@ -182,7 +182,7 @@ def use_of(key: Key, what: str, open_: Callable[[], PersistClient]) -> Use:
     """
     while True:
         with _lock:
-            client = _current.setdefault(key, SharedClient(key))
+            client = _current.get(key) or _current.setdefault(key, SharedClient(key))
             is_used = client.is_used
             use = Use(client, what)
             client.users.add(use)

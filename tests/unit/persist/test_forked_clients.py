@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import UsedAfterFork
+from holdfast.forks import ForkLock
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.handles.builder import BatchBuilder
 from holdfast.persist.handles.compactions import Compactions
@@ -357,3 +359,23 @@ def test_a_location_in_memory_is_not_shared_with_a_child() -> None:
 
         assert in_child({"names": names}) == {"names": ""}
         assert list(client.names()) == ["shard"]
+
+
+def test_ctrl_c_never_leaves_a_lock_locked() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    lock = ForkLock()
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        for _ in range(20):
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0002)
+                while True:
+                    with lock:
+                        pass
+            except KeyboardInterrupt:
+                assert not lock._lock.locked()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
