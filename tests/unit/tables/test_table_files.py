@@ -66,7 +66,7 @@ def same(client: PersistClient, query: str, **options: Any) -> str:
     @contextmanager
     def chooses(*given: Any) -> Iterator[Any]:
         with chosen(*given) as found:
-            if found is not None:
+            if found[0] is not None:
                 ways.append(_PARQUET)
             yield found
 
