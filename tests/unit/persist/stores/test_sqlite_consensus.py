@@ -76,6 +76,16 @@ def test_a_write_is_flushed_before_it_is_reported(path: Path) -> None:
     store.close()
 
 
+def test_a_store_keeps_few_pages_in_memory(path: Path) -> None:
+    """A process with twenty locations kept 80 MB of pages."""
+    store = SqliteConsensus(path)
+
+    for connection in (store._writer, store._reader):
+        assert connection is not None
+        assert connection.execute("PRAGMA cache_size").fetchone() == (-256,)
+    store.close()
+
+
 def test_missing_folders_are_made(tmp_path: Path) -> None:
     store = SqliteConsensus(tmp_path / "some" / "where" / "consensus.sqlite")
 
