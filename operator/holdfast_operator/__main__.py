@@ -15,6 +15,7 @@ from holdfast_operator.engine import checks, lease_flags
 from holdfast_operator.engine import logging as logs
 from holdfast_operator.engine.elector import Elector
 from holdfast_operator.engine.kube import Kube
+from holdfast_operator.engine.memory import use_one_allocator
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.places import own_password
 from holdfast_operator.places.bounds import check_place
@@ -62,6 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"holdfast-operator: no cluster to connect to: {error}", file=sys.stderr)
         print("  hint: set KUBECONFIG, or run it in a pod with a service account", file=sys.stderr)
         return 2
+    use_one_allocator()
     try:
         code, hangs = asyncio.run(_run(options, kube, metrics, elector))
     except OSError as error:

@@ -79,13 +79,15 @@ class Attempts:
 
     def _count_own_failures(self, key: ObjectKey, jobs: Iterable[JobRecord]) -> None:
         """Counts the attempts whose drivers have recorded their failure since the last look."""
-        was, self._running[key] = self._running.get(key, set()), set()
+        was, running = self._running.pop(key, set()), set[tuple[str, int]]()
         for job in jobs:
             each = (job.job_id, job.attempt)
             if job.state is JobState.FAILED and each in was:
                 self._count(job.kind, "failed")
             elif job.state is JobState.RUNNING and job.by == SPARK:
-                self._running[key].add(each)
+                running.add(each)
+        if running:
+            self._running[key] = running
 
     def forget(self, key: ObjectKey) -> None:
         """Forgets an object that no longer exists."""

@@ -487,8 +487,8 @@ class CollectionHandler(Handler[CollectionView]):
 
     def _measure(self, key: ObjectKey, facts: CollectionFacts) -> None:
         metrics = self.services.metrics
-        metrics.upper.labels(key.namespace, key.name).set(facts.upper)
-        metrics.since.labels(key.namespace, key.name).set(facts.since)
+        metrics.upper.show((key.namespace, key.name), facts.upper)
+        metrics.since.show((key.namespace, key.name), facts.since)
         hydrating = (each for each in facts.renditions if each.state is RenditionState.HYDRATING)
         metrics.show_lags(key.namespace, key.name, {each.id: lag(facts, each) for each in hydrating})
 

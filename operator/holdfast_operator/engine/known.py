@@ -15,6 +15,7 @@ Invariants
 
 import json
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ _FRESH_SECONDS: Final = 1.0
 """Seconds for which a response of the API server confirms a state. A call to a store may take longer."""
 _REMEMBERED: Final = 4096
 """The number of latest deletions that are remembered, so that a late response can't bring an object back."""
+_LEVEL: Final = 3
+"""zlib's level. It takes a few hundredths of a millisecond for a StorageCollection."""
 _NEVER: Final = float("-inf")
 _UNREAD: Final = {"kubectl.kubernetes.io/last-applied-configuration"}
 """Annotations that the operator never reads."""
@@ -77,7 +80,7 @@ def version_of(body: Mapping[str, Any]) -> int:
 class _Known:
     version: int
     content: bytes
-    """As JSON, which needs a tenth of the memory of its objects."""
+    """As compressed JSON, which needs a twentieth of the memory of its objects."""
     confirmed: float
     """When the request was sent whose response last showed this state."""
     in_doubt: bool = False
@@ -115,7 +118,7 @@ class KnownObjects(Generic[K]):
         known = self._known.get(key)
         if known is None or known.in_doubt or not self.follows:
             return None
-        return dict(json.loads(known.content))
+        return _read(known.content)
 
     def version(self, key: K) -> int:
         """Returns the newest known version of an object, or 0."""
@@ -148,7 +151,7 @@ class KnownObjects(Generic[K]):
         known = self._known.get(key)
         if known is None:
             return None if key in self._gone else body
-        return dict(json.loads(known.content))
+        return _read(known.content)
 
     def drop(self, key: K, body: Json | None = None) -> None:
         """Forgets an object that is gone. `body` is its last state, from the event of its deletion."""
@@ -197,8 +200,13 @@ def is_same(body: Json, other: Json) -> bool:
 
 
 def _slim(body: Json) -> bytes:
-    """Returns the JSON of an object without what the operator never reads."""
+    """Returns the compressed JSON of an object without what the operator never reads."""
     metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     if annotations := metadata.get("annotations"):
         metadata["annotations"] = {k: v for k, v in annotations.items() if k not in _UNREAD}
-    return json.dumps({**body, "metadata": metadata}, separators=(",", ":"), sort_keys=True).encode()
+    text = json.dumps({**body, "metadata": metadata}, separators=(",", ":"), sort_keys=True)
+    return zlib.compress(text.encode(), _LEVEL)
+
+
+def _read(content: bytes) -> Json:
+    return dict(json.loads(zlib.decompress(content)))

@@ -7,12 +7,38 @@ Invariants
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from holdfast.catalog.upgrade_report import Size
 from holdfast.ingest.kept import SourceProgress
+
+
+class CompactGauge(Gauge):
+    """A gauge with a series for each of thousands of objects. It keeps a number for each, not an object."""
+
+    def __init__(
+        self, name: str, documentation: str, labelnames: Sequence[str], *, registry: CollectorRegistry
+    ) -> None:
+        self._values: dict[tuple[str, ...], int] = {}
+        super().__init__(name, documentation, labelnames, registry=registry)
+
+    def show(self, labels: tuple[str, ...], value: int) -> None:
+        """Sets the value of a series."""
+        self._values[labels] = value
+
+    def forget(self, labels: tuple[str, ...]) -> None:
+        """Removes a series."""
+        self._values.pop(labels, None)
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns all series."""
+        family = GaugeMetricFamily(self._name, self._documentation, labels=self._labelnames)
+        for labels, value in self._values.items():
+            family.add_metric(labels, value)
+        return [family]
 
 
 class Metrics:
@@ -63,13 +89,13 @@ class Metrics:
             ["namespace", "name"],
             registry=self.registry,
         )
-        self.upper = Gauge(
+        self.upper = CompactGauge(
             "holdfast_collection_upper",
             "Upper of a collection, in its own time (0 if it is closed).",
             ["namespace", "name"],
             registry=self.registry,
         )
-        self.since = Gauge(
+        self.since = CompactGauge(
             "holdfast_collection_since",
             "Since of a collection, in its own time (0 if it is closed).",
             ["namespace", "name"],
@@ -209,9 +235,10 @@ class Metrics:
 
     def forget(self, namespace: str, name: str) -> None:
         """Removes the series of an object that is gone."""
-        of_object = self.epoch, self.upper, self.since
+        for frontier in (self.upper, self.since):
+            frontier.forget((namespace, name))
         of_source = self.source_complete, self.source_behind, self.source_messages, self.source_errors
-        for gauge in (*of_object, *of_source, self.source_stalled):
+        for gauge in (self.epoch, *of_source, self.source_stalled):
             with contextlib.suppress(KeyError):
                 gauge.remove(namespace, name)
         self.show_lags(namespace, name, {})

@@ -55,7 +55,8 @@ def metrics() -> Iterator[str]:
                     named = next(
                         (ast.literal_eval(k.value) for k in node.keywords if k.arg == "labelnames"), ()
                     )
-                    yield f"{text} {node.func.id} {' '.join([*labels[0], *named] if labels else named)}"
+                    kind = node.func.id.removeprefix("Compact")
+                    yield f"{text} {kind} {' '.join([*labels[0], *named] if labels else named)}"
 
 
 def words() -> Iterator[str]:
