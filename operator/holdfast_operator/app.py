@@ -328,8 +328,8 @@ class Operator:
         while not self._stop.is_set():
             try:
                 found = {kind: await self._list_once(kind) for kind in Kind}
-                undefined = frozenset(kind for kind, bodies in found.items() if bodies is None)
-                ending = any(is_deleting(body) for bodies in found.values() for body in bodies or ())
+                undefined = frozenset(kind for kind, ending in found.items() if ending is None)
+                ending = any(found.values())
                 # If some resources are being deleted, continue without the deleted CRDs. Otherwise wait until
                 # the CRDs are installed.
                 if undefined and not (ending or (self._listed and undefined < set(Kind))):
@@ -347,25 +347,28 @@ class Operator:
             await self._clock.wait(self._stop, _CRD_SECONDS)
         return False
 
-    async def _list_once(self, kind: Kind) -> list[Json] | None:
-        """Lists the objects of a kind. Returns None if its CRD doesn't exist."""
-        type_, found = resource_type(kind), list[Json]()
-        for namespace in self._options.namespaces or (None,):
-            try:
-                bodies, version = await self._kube.list_pages(type_, namespace)
-            except NotServed:
-                if await self._kube.is_undefined(type_):
-                    return None
-                raise
-            self._drop_others(kind, namespace, {_key(kind, body) for body in bodies}, version)
-            found += bodies
-        for body in found:
+    async def _list_once(self, kind: Kind) -> bool | None:
+        """Lists the objects of a kind. Returns whether one is being deleted, or None if there is no CRD."""
+        type_, ending = resource_type(kind), False
+
+        def take(body: Json) -> tuple[ObjectKey, bool]:
             key = _key(kind, body)
             self._kube.known.put(key, body)
             self._cache.put(key, body)
             self._snapshots.put(key, body)
             self._look(key)
-        return found
+            return key, is_deleting(body)
+
+        for namespace in self._options.namespaces or (None,):
+            try:
+                found, version = await self._kube.list_each(type_, namespace, take)
+            except NotServed:
+                if await self._kube.is_undefined(type_):
+                    return None
+                raise
+            self._drop_others(kind, namespace, {key for key, _ in found}, version)
+            ending = ending or any(is_ending for _, is_ending in found)
+        return ending
 
     def _drop_others(
         self, kind: Kind, namespace: str | None, there: Collection[ObjectKey], version: int
@@ -421,11 +424,13 @@ class Operator:
         known = self._kube.known
         for namespace in self._options.namespaces or (None,):
             before = known.newest
-            found, version = await self._kube.list_pages(resource_type(kind), namespace, brief=True)
+            found, version = await self._kube.list_each(
+                resource_type(kind), namespace, lambda body: (_key(kind, body), version_of(body)), brief=True
+            )
             if version < before:
                 log.warning("the API server's history went back: every resource is read again")
                 known.doubt_all()
-            versions = {_key(kind, body): version_of(body) for body in found}
+            versions = dict(found)
             self._drop_others(kind, namespace, versions.keys(), version)
             for key, its in versions.items():
                 if kind is Kind.CATALOG or its > known.version(key):

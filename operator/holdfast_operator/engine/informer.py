@@ -204,6 +204,19 @@ class Informer:
             log.debug("an event came after the end of the operator")
 
 
+class _NoDiffs(kopf.DiffBaseStorage):
+    """Compares nothing. Only other kinds of handlers see differences, and copies cost most of an event."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Stores nothing."""
+
+
 def _clear(loop: asyncio.AbstractEventLoop) -> None:
     """Cancels the remaining tasks of a loop and closes it. Leaves tasks that ignore the cancellation."""
     if left := asyncio.all_tasks(loop):
@@ -224,6 +237,7 @@ def _settings(*, scan: bool) -> kopf.OperatorSettings:
     Without such a role, kopf would retry for a minute before it watches anything.
     """
     settings = kopf.OperatorSettings()
+    settings.persistence.diffbase_storage = _NoDiffs()
     settings.scanning.disabled = not scan
     settings.posting.enabled = False
     settings.process.ultimate_exiting_timeout = None

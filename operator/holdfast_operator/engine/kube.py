@@ -31,7 +31,7 @@ from datetime import MAXYEAR, UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from kubernetes.client import ApiClient, ApiException, Configuration
@@ -45,6 +45,7 @@ from holdfast_operator.engine.followed import FollowedObjects, versions
 from holdfast_operator.engine.known import KnownObjects, is_same, record, version_of
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 _SECONDS: Final = 20.0
 PAGE: Final = 500
@@ -300,11 +301,27 @@ class Kube:
         *,
         labels: str | None = None,
         fields: str | None = None,
-        brief: bool = False,
     ) -> tuple[Sequence[Json], int]:
         """Requests all objects of a type in pages, and returns them with the version of the list.
 
-        `labels` and `fields` are selectors. With `brief`, the objects have only their metadata.
+        `labels` and `fields` are selectors.
+        """
+        return await self.list_each(type_, namespace, lambda body: body, labels=labels, fields=fields)
+
+    async def list_each(
+        self,
+        type_: ResourceType,
+        namespace: str | None,
+        keep: Callable[[Json], T],
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        brief: bool = False,
+    ) -> tuple[builtins.list[T], int]:
+        """Like `list_pages`, but returns only what `keep` returns for each object.
+
+        It is called as soon as a page arrives, so thousands of objects are never in memory at once. If the
+        list begins again, it is called again too. With `brief`, the objects have only their metadata.
         """
         query = {
             "limit": str(PAGE),
@@ -312,7 +329,7 @@ class Kube:
             **({"fieldSelector": fields} if fields else {}),
         }
         extra: dict[str, Any] = {"accept": _METADATA} if brief else {}
-        found: builtins.list[Json] = []
+        found: builtins.list[T] = []
         while True:
             try:
                 page = await self.request("GET", type_.path(namespace), query=query, **extra)
@@ -324,11 +341,12 @@ class Kube:
                 found.clear()
                 continue
             # A brief list without objects has null.
-            found += page["items"] or ()
+            found += map(keep, page["items"] or ())
             metadata = page.get("metadata", {})
             if not metadata.get("continue"):
                 return found, version_of({"metadata": metadata})
             query["continue"] = metadata["continue"]
+            del page
 
     def _follows(
         self, type_: ResourceType, namespace: str | None, labels: str | None

@@ -295,6 +295,24 @@ def test_a_list_is_read_in_pages(api: Api) -> None:
     assert queries == ["limit=500", "limit=500&continue=token", "limit=500", "limit=500&continue=old", ""]
 
 
+def test_what_is_kept_of_a_list_is_taken_from_each_page_as_it_arrives(api: Api) -> None:
+    """The bodies of ten thousand objects were in memory at once."""
+
+    def page(names: str, more: str = "") -> tuple[int, dict[str, Any]]:
+        items = [{"metadata": {"name": name}} for name in names]
+        return 200, {"items": items, "metadata": {"resourceVersion": "9", "continue": more}}
+
+    seen = list[tuple[str, int]]()
+
+    def keep(body: dict[str, Any]) -> str:
+        seen.append((body["metadata"]["name"], len(api.asked)))
+        return str(body["metadata"]["name"]).upper()
+
+    api.answers = [page("ab", "token"), page("c", "old"), (410, {"message": "old"}), page("ad")]
+    assert api.run(lambda kube: kube.list_each(SECRETS, "ns", keep)) == (["A", "D"], 9)
+    assert seen == [("a", 1), ("b", 1), ("c", 2), ("a", 4), ("d", 4)]
+
+
 def test_creating_what_is_there_and_deleting_what_is_not(api: Api) -> None:
     api.answers = [(409, {"message": "there"}), (404, {"message": "not there", "reason": "NotFound"})]
     with pytest.raises(Exists):
