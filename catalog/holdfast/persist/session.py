@@ -19,6 +19,7 @@ from holdfast.persist.state.divergence import ForkGuard, KnownRow, recorded_roll
 from holdfast.persist.state.lock import Fence, no_lock
 from holdfast.persist.state.machine import Machine, closed_client
 from holdfast.persist.stores import Location
+from holdfast.persist.stores.watch import Watches
 from holdfast.persist.upkeep.maintainer import Maintainer
 
 Mode = Literal["write", "read"]
@@ -45,6 +46,8 @@ class Session:
         self.maintainer = Maintainer(
             location, config, clock, self._new_machine, self._all_machines, self.history
         )
+        # One object for all shards, because a process may have thousands of shards that nobody waits for.
+        self._watches = Watches()
         self._host_clock = HostClock(location, clock, config.clock_ahead_s)
         self._owner = OwnerProcess()
         self._lock = threading.Lock()
@@ -118,7 +121,9 @@ class Session:
         return machine
 
     def _new_machine(self, shard_id: str) -> Machine:
-        return Machine(shard_id, self.location, self.config, self.clock, self.fence, self.history)
+        return Machine(
+            shard_id, self.location, self.config, self.clock, self.fence, self.history, self._watches
+        )
 
     def _all_machines(self) -> list[Machine]:
         return list(self.machines.values())
@@ -160,7 +165,7 @@ class Session:
         machines = self._all_machines() if shard_id is None else [self.machines.get(shard_id)]
         for machine in machines:
             if machine is not None:
-                machine.watches.ring_all()
+                machine.wake()
 
     def _is_told(self) -> bool:
         return self._follower is not None and self._follower.is_connected

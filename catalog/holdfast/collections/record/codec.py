@@ -5,6 +5,7 @@ a row would not encode to the bytes that were read, it contains something that t
 """
 
 import json
+from sys import intern
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -296,10 +297,10 @@ def _pipeline_to_proto(pipeline: PipelineShards | None) -> pb.PipelineShards | N
 def _rendition_from_proto(message: pb.Rendition) -> RenditionInfo:
     state = RenditionState(message.state)
     return RenditionInfo(
-        id=message.id,
+        id=intern(message.id),
         shards=tuple(message.shards),
         start=message.start,
-        hash_columns=tuple(message.hash_columns),
+        hash_columns=tuple(map(intern, message.hash_columns)),
         state=state,
         recipe=Recipe(message.recipe),
         held_from=CLOSED if state.never_held else message.held_from,
@@ -320,7 +321,7 @@ def _collection_from_proto(id_: str, message: pb.Collection) -> CollectionInfo:
         name=message.name,
         schema=_schema_from_proto(message.schema),
         shards=message.shards,
-        hash_columns=tuple(message.hash_columns),
+        hash_columns=tuple(map(intern, message.hash_columns)),
         metadata_shard=message.metadata_shard,
         renditions=tuple(_rendition_from_proto(rendition) for rendition in message.renditions),
         state=CollectionState(message.state),
@@ -333,14 +334,15 @@ def _collection_from_proto(id_: str, message: pb.Collection) -> CollectionInfo:
     )
 
 
+# Thousands of commands have the same texts here, and thousands of collections have the same columns.
 def _command_from_proto(id_: str, message: pb.Command) -> CommandRecord:
     return CommandRecord(
         command_id=id_,
         kind=CommandKind(message.kind),
         object_id=message.object_id,
-        who=message.who,
-        host=message.host,
-        token=message.token,
+        who=intern(message.who),
+        host=intern(message.host),
+        token=intern(message.token),
         at_ms=message.at_ms,
         result=_from_json(message.result_json),
     )

@@ -5,6 +5,7 @@ bytes. Both name the key.
 """
 
 from collections.abc import Callable
+from sys import intern
 from typing import Any, Final, assert_never
 
 from holdfast._pb import persist_pb2 as pb
@@ -37,6 +38,7 @@ from holdfast.persist.state.state import (
     StateDiff,
     WriteMode,
     Writer,
+    schema_table,
 )
 from holdfast.persist.stores.frame import parse, seal, unseal
 
@@ -85,9 +87,9 @@ def decode_diff(data: bytes, key: str) -> StateDiff:
     return StateDiff(
         message.seqno,
         message.shard_id,
-        message.applier_version,
+        intern(message.applier_version),
         check_moment(message.wall_ms, key),
-        message.hostname,
+        intern(message.hostname),
         _rollup_from(message.latest_rollup) if message.HasField("latest_rollup") else None,
         tuple(_change_from(change, key) for change in message.changes),
     )
@@ -126,14 +128,14 @@ def decode_state(data: bytes, key: str) -> ShardState:
     return ShardState(
         shard_id=message.shard_id,
         seqno=message.seqno,
-        applier_version=message.applier_version,
+        applier_version=intern(message.applier_version),
         wall_ms=check_moment(message.wall_ms, key),
-        hostname=message.hostname,
+        hostname=intern(message.hostname),
         write_mode=_write_mode(message.write_mode, key),
         finalized=message.finalized,
         since=_frontier_from(message.since),
         gc_seqno=message.gc_seqno,
-        schemas={schema.schema_id: _schema_from(schema, key) for schema in message.schemas},
+        schemas=schema_table((schema.schema_id, _schema_from(schema, key)) for schema in message.schemas),
         batches=tuple(_batch_from(batch) for batch in message.batches),
         **tables,
     )

@@ -152,6 +152,7 @@ class Machine:
         clock: Clock,
         fence: Fence | None = None,
         history: ForkGuard | None = None,
+        watches: Watches | None = None,
     ) -> None:
         self.shard_id = shard_id
         self.location = location
@@ -161,7 +162,7 @@ class Machine:
         self.history = history or ForkGuard(location, hostname=config.hostname, read_only=True)
         self.owner = OwnerProcess()
         self.lock = threading.RLock()
-        self.watches = Watches()
+        self.watches = watches or Watches()
         # `tell` publishes new versions to other clients. `is_told` is whether another client publishes to us.
         self.tell: Callable[[str, int], None] | None = None
         self.is_told: Callable[[], bool] = lambda: False
@@ -309,7 +310,7 @@ class Machine:
         """Make a durable version the cached one, and wake everyone who waits for it."""
         self.version = version
         self.state = version.state
-        self.watches.ring((self.shard_id,))
+        self.wake()
         if self.tell is not None:
             self.tell(self.shard_id, version.seqno)
 
@@ -325,10 +326,14 @@ class Machine:
         hinted = self._store_hints or self.is_told()
         return self.config.hinted_poll_interval_s if hinted else self.config.poll_interval_s
 
+    def wake(self) -> None:
+        """Wake everyone who waits for a version of this shard."""
+        self.watches.ring((self.shard_id,))
+
     def close(self) -> None:
         """Refuse further work, and wake everyone who waits."""
         self.is_open = False
-        self.watches.ring_all()
+        self.wake()
 
     def _catch_up(self, head: Head, known: "Version") -> ShardState:
         """Return the version of `head`. One statement of the store has linked `head` to `known`."""

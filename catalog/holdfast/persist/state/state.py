@@ -9,6 +9,7 @@ process that replays the log. So they can't disagree.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, assert_never, cast
 
@@ -161,6 +162,20 @@ class Garbage:
 
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 """The empty table, shared by all states. A thousand idle shards would otherwise have thousands of them."""
+
+
+@lru_cache(maxsize=64)
+def _one_schema(schema_id: int, schema: Schema) -> Mapping[int, Schema]:
+    return MappingProxyType({schema_id: schema})
+
+
+def schema_table(schemas: Iterable[tuple[int, Schema]]) -> Mapping[int, Schema]:
+    """Return the schemas of a shard by their ids. Shards with the same single schema share one table."""
+    table = dict(schemas)
+    if len(table) != 1:
+        return table or NOTHING
+    ((schema_id, schema),) = table.items()
+    return _one_schema(schema_id, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +418,7 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
             case Create(write_mode):
                 new["write_mode"] = write_mode
             case PutSchema(schema_id, schema):
-                schemas = {**schemas, schema_id: shared(schema)}
+                schemas = schema_table([*schemas.items(), (schema_id, shared(schema))])
             case Finalize():
                 new["finalized"] = True
             case _:
