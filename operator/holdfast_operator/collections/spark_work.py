@@ -287,8 +287,10 @@ def asked_for(
     `compact` is the value of the annotation that requests a compaction. That one runs with the Spark template
     of the schedule, if there is one.
     """
-    task: SparkTask = spec.compaction_schedule or SparkTask()
-    request = JobRequest(_request_id(compact), task) if compact else None
+    request = None
+    if compact:
+        task: SparkTask = spec.compaction_schedule or SparkTask()
+        request = JobRequest(_request_id(compact), task)
     return {COMPACT: (request, spec.compaction_schedule)}
 
 

@@ -34,9 +34,9 @@ class CompactGauge(Gauge):
         self._values.pop(labels, None)
 
     def collect(self) -> Iterable[Metric]:
-        """Returns all series."""
+        """Returns all series. For any thread."""
         family = GaugeMetricFamily(self._name, self._documentation, labels=self._labelnames)
-        for labels, value in self._values.items():
+        for labels, value in tuple(self._values.items()):  # another thread may change it
             family.add_metric(labels, value)
         return [family]
 
