@@ -31,7 +31,6 @@ _SLOW_AT_ONCE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    catalog: ObjectKey
     basis: Basis
     name: ItemName
     item: FoundItem
@@ -42,8 +41,10 @@ class Watchlist:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._looks: dict[ObjectKey, _Listed] = {}
-        """By collection."""
+        self._looks: dict[ObjectKey, dict[ObjectKey, _Listed]] = {}
+        """By catalog and collection."""
+        self._catalogs: dict[ObjectKey, ObjectKey] = {}
+        """The catalog of each collection."""
 
     async def look(self, catalog: ObjectKey, collection: ObjectKey, name: ItemName) -> CollectionLook:
         """Returns what catalog and storage hold of a collection, and adds the collection to the list.
@@ -51,11 +52,11 @@ class Watchlist:
         Raises `KeyError` if the catalog is neither open nor observed.
         """
         found = await self._stores.read(catalog, "look", lambda handle: store.look(handle, name))
+        self.forget(collection)
         if found.basis is not None and found.item_id is not None:
             item = FoundItem(found.item_id, found.definition)
-            self._looks[collection] = _Listed(catalog, found.basis, name, item)
-        else:
-            self.forget(collection)
+            self._looks.setdefault(catalog, {})[collection] = _Listed(found.basis, name, item)
+            self._catalogs[collection] = catalog
         return found
 
     async def changed(self, catalog: ObjectKey, *, items: bool = False) -> tuple[ObjectKey, ...]:
@@ -64,7 +65,7 @@ class Watchlist:
         Compares the items of the catalog only if asked to. Returns nothing if the catalog isn't open for
         writing.
         """
-        looks = {collection: each for collection, each in self._looks.items() if each.catalog == catalog}
+        looks = dict(self._looks.get(catalog, {}))
         if not looks or not self._is_polled(catalog):
             return ()
 
@@ -77,16 +78,17 @@ class Watchlist:
             return tuple(dict.fromkeys(found)), same
 
         found, same = await self._stores.use(catalog, "changed", work)
+        newest = self._looks.get(catalog, {})
         for collection, basis in same.items():
             # A reconciliation may have read a newer basis meanwhile.
-            if self._looks.get(collection) is looks[collection]:
-                self._looks[collection] = replace(looks[collection], basis=basis)
+            if newest.get(collection) is looks[collection]:
+                newest[collection] = replace(looks[collection], basis=basis)
         return found
 
     def covers(self, collection: ObjectKey) -> bool:
         """Returns whether the polls find each change in the store of a collection."""
-        listed = self._looks.get(collection)
-        return listed is not None and self._is_polled(listed.catalog)
+        catalog = self._catalogs.get(collection)
+        return catalog is not None and self._is_polled(catalog)
 
     def _is_polled(self, catalog: ObjectKey) -> bool:
         opening = self._stores.opened(catalog)
@@ -94,11 +96,16 @@ class Watchlist:
 
     def watched(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
         """Returns the collections of a catalog that are on the list."""
-        return tuple(collection for collection, each in self._looks.items() if each.catalog == catalog)
+        return tuple(self._looks.get(catalog, ()))
 
     def forget(self, collection: ObjectKey) -> None:
         """Removes a collection from the list, until it is reconciled again."""
-        self._looks.pop(collection, None)
+        catalog = self._catalogs.pop(collection, None)
+        if catalog is not None:
+            looks = self._looks[catalog]
+            del looks[collection]
+            if not looks:
+                del self._looks[catalog]
 
 
 class Poll:

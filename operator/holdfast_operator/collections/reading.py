@@ -89,15 +89,16 @@ def changed(
     jobs = defaultdict[str, list[JobRecord]](list)
     for job in controller.jobs():
         jobs[job.object_id].append(job)
-    versions = client.versions([shard for basis in looks.values() for shard in basis.shards])
+    shards = {key: basis.shards for key, basis in looks.items()}
+    versions = client.versions([shard for each in shards.values() for shard in each])
     new, same = list[K](), dict[K, Basis]()
     for key, basis in looks.items():
-        id_ = basis.collection_id
-        now = tuple(versions[shard] for shard in basis.shards)
-        if infos.get(id_) != basis.info or tuple(jobs.get(id_, ())) != basis.jobs:
+        id_, info = basis.collection_id, infos.get(basis.collection_id)
+        now = tuple(versions[shard] for shard in shards[key])
+        if (info is not basis.info and info != basis.info) or tuple(jobs.get(id_, ())) != basis.jobs:
             new.append(key)
         elif now != basis.versions:
-            if tuple(_seen(client.known(shard)) for shard in basis.shards) != basis.seen:
+            if tuple(_seen(client.known(shard)) for shard in shards[key]) != basis.seen:
                 new.append(key)
             else:
                 same[key] = replace(basis, versions=now)
