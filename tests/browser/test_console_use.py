@@ -230,14 +230,14 @@ def test_an_address_without_a_token_shows_what_to_do(chromium: "Browser", consol
     ("name", "path", "status", "says"),
     [
         ("unknown-collection", "/locations/shop/collections/none", 404, "none"),
-        ("unknown-location", "/locations/none/collections/orders", 404, "the overview lists the locations"),
+        ("unknown-location", "/locations/none/collections/orders", 404, "The overview lists the locations"),
         (
             "bad-filter",
             "/locations/shop/collections/products/rows?where=nothing+%3D+1",
             400,
             "column 'nothing'",
         ),
-        ("unknown-page", "/nothing", 404, "There is nothing here"),
+        ("unknown-page", "/nothing", 404, "The overview leads to all pages."),
     ],
 )
 def test_an_error_says_what_to_do(look: "Look", name: str, path: str, status: int, says: str) -> None:

@@ -99,6 +99,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         if error.status < 400:
             raise
+        if error.status == 404:
+            what, hint = "the console has no page with this address", "the overview leads to all pages"
+            return _error_page(request, error.status, what, hint)
         return _error_page(request, error.status, error.reason, "")
     except HoldfastError as error:
         return _error_page(request, status_of(error), str(error), error.hint)

@@ -119,6 +119,14 @@ def test_objects_with_names_of_what_they_refer_to(client: PersistClient) -> None
     ]
     assert {one.path for one in group(found, "schemas").objects} >= {"shop.public2"}
     assert group(found, "items").total == 3
+    assert [one.path for one in group(found, "default_privileges").objects] == [
+        "PUBLIC on each new type of any role"
+    ]
+    # A value without a text is not shown.
+    assert {one.path: [name for name, _ in one.fields] for one in group(found, "roles").objects} == {
+        "ada": ["attributes"],
+        "holdfast_system": ["attributes"],
+    }
     (event,) = [each for each in found.events if each.user == "ada"]
     assert (event.event, event.object_type, event.object_name) == ("create", "table", "<b>orders")
 

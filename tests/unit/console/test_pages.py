@@ -53,6 +53,9 @@ def test_a_collection_has_its_frontiers_shards_and_columns(browser: Browser, pla
     text = browser.get("/locations/shop/collections/orders").text
     for each in ("Frontiers", "Renditions", "Shards", "customer", "retention", "<svg", 'class="line upper"'):
         assert each in text
+    for command in ("read", "tail", "history", "collection describe"):
+        assert f"<code>holdfast {command} orders {place.arguments}</code>" in text
+    assert f"<code>holdfast write orders FILE {place.arguments}</code>" in text
     (shard,) = place.look().collections[1].holding.shards
     page = browser.get(f"/locations/shop/shards/{shard}")
     assert page.status == 200

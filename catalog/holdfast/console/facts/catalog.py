@@ -429,7 +429,7 @@ class _Names:
             tuple(map(self._privileges, one.value.get("privileges", ())))
             if isinstance(one.value.get("privileges"), list)
             else (),
-            tuple((label, _cell(value)) for label, value in self._fields(one)),
+            tuple((label, _cell(value)) for label, value in self._fields(one) if value != ""),
             self.comments.get((about, id_), "") if about else "",
         )
 
@@ -475,7 +475,8 @@ class _Names:
             case Kind.DEFAULT_PRIVILEGE:
                 type_ = _type_name(str(one.key.get("object_type", "")))
                 grantee, grantor = (self.role(one.key.get(each)) for each in ("grantee", "grantor"))
-                return f"{grantee} on new {type_} of {grantor}"
+                of = "any role" if _id(one.key.get("grantor")) == "p" else grantor
+                return f"{grantee} on each new {type_} of {of}"
             case Kind.SYSTEM_PRIVILEGE:
                 return self.role(one.key.get("grantee"))
             case _:

@@ -85,7 +85,7 @@ async def show(request: web.Request) -> web.Response:
         title="Catalog",
         section="catalog",
         place=place,
-        crumbs=(("Overview", "/"),),
+        crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
         address=address,
         now_ms=await ask(request, place.client.store_or_host_ms),
         ticks=ticks,
