@@ -151,6 +151,11 @@ class Entered:
         if self._use is not None:
             self._use.pin()
 
+    def watch(self) -> None:
+        """Let the client become idle some time after this is lost. At the latest, another `leave` does so."""
+        if self._use is not None:
+            self._use.watch()
+
     def leave(self, *, stays: bool = False, gone: bool = False) -> None:
         """Leave it. With `stays`, the client may stay open for the next one; with `gone`, nobody gets it."""
         if self._use is None:

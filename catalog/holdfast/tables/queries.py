@@ -510,6 +510,7 @@ def _result(
             )
             for each, info in wanted
         }
+        entered.watch()
         # This refuses a wrong query.
         return SqlResult(parsed.query, parameters, rows, _Declared(declared, hidden), sorted(infos), close)
     except BaseException as error:

@@ -14,7 +14,7 @@ Invariants:
 - `_lock` is held only to look at these states. Nobody calls a store under it, so a disk that hangs stops
   only who uses its location.
 - A client that somebody uses is not closed. A `Use` that is lost, because of Ctrl-C or because nobody closed
-  the result of a query, ends when it is collected.
+  the result of a query, ends when it is collected. The client is idle from when that is noticed.
 """
 
 import atexit
@@ -88,6 +88,12 @@ class Use:
         with _lock:
             _pinned.add(self)
 
+    def watch(self) -> None:
+        """Let a timer notice if this is lost."""
+        if self._client.key.is_local_read:
+            with _lock:
+                _wait(IDLE_S)
+
     def end(self, *, stays: bool = False, gone: bool = False) -> None:
         """Stop using the client. With `stays`, it may become idle; with `gone`, nobody else gets it.
 
@@ -104,7 +110,7 @@ class Use:
                 del _current[client.key]
                 _gone.add(client)
             client.left_s = time.monotonic() if stays and client.is_small else -math.inf
-            ended = _ended(-math.inf)
+            ended = _ended(IDLE_S)
         _close(ended)
 
 
@@ -114,8 +120,8 @@ class SharedClient:
     def __init__(self, key: Key) -> None:
         self.key: Final = key
         self.users: Final[weakref.WeakSet[Use]] = weakref.WeakSet()
-        self.left_s = -math.inf
-        """When the last user left on the monotonic clock, if it may be idle since then."""
+        self.left_s: float | None = None
+        """When it became idle, on the monotonic clock. None if a user came since then."""
         self.controller: StorageController | None = None
         self._opening: Final = threading.Lock()
 
@@ -186,6 +192,7 @@ def use_of(key: Key, what: str, open_: Callable[[], PersistClient]) -> Use:
             is_used = client.is_used
             use = Use(client, what)
             client.users.add(use)
+            client.left_s = None
         try:
             if client.is_ready(open_, is_used=is_used):
                 return use
@@ -214,15 +221,29 @@ def _opened(open_: Callable[[], PersistClient]) -> PersistClient:
                 raise
 
 
-def _ended(idle_since_s: float) -> list[SharedClient]:
-    """Forget the clients that nobody uses, unless they are idle and may stay. Return those to close."""
-    unused = [each for each in _all() if not each.is_used]
-    idle = [each for each in unused if each.left_s > idle_since_s and each not in _gone]
-    stay = sorted(idle, key=lambda each: -each.left_s)[:_MOST_IDLE]
-    ended = [each for each in unused if each not in stay]
+def _ended(idle_s: float) -> list[SharedClient]:
+    """Forget the clients that nobody uses, but those that are idle for less. Return those to close."""
+    now_s = time.monotonic()
+    idle: list[tuple[float, SharedClient]] = []
+    ended: list[SharedClient] = []
+    may_lose_users = False
+    for each in _all():
+        if each.is_used:
+            may_lose_users |= each.key.is_local_read and any(use not in _pinned for use in each.users)
+            continue
+        if each.left_s is None:
+            each.left_s = now_s if each.is_small else -math.inf
+        if each.left_s > now_s - idle_s and each not in _gone:
+            idle.append((each.left_s, each))
+        else:
+            ended.append(each)
+    idle.sort(key=lambda each: -each[0])
+    ended += [each for _, each in idle[_MOST_IDLE:]]
     _forget(ended)
-    if stay:
-        _wait(max(0.0, stay[-1].left_s + IDLE_S - time.monotonic()))
+    if stay := idle[:_MOST_IDLE]:
+        _wait(max(0.0, stay[-1][0] + IDLE_S - now_s))
+    elif may_lose_users:
+        _wait(IDLE_S)
     return ended
 
 
@@ -258,10 +279,9 @@ def _wait(seconds: float) -> None:
 def close_idle(idle_s: float | None = None) -> None:
     """Close clients that have been idle for that long (None: `IDLE_S`)."""
     global _timer
-    since_s = time.monotonic() - (IDLE_S if idle_s is None else idle_s)
     with _lock:
         _timer = None
-        ended = _ended(since_s)
+        ended = _ended(IDLE_S if idle_s is None else idle_s)
     _close(ended)
 
 

@@ -299,14 +299,22 @@ def test_ctrl_c_after_a_query_has_entered_leaves_the_client(
     assert len(opened) == 2
 
 
-def test_a_result_that_nobody_closed_leaves_the_client(tmp_path: Path, opened: list[str]) -> None:
+def test_a_result_that_nobody_closed_leaves_the_client(
+    tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(tmp_path, 1)
     files = open_files()
+    for _ in range(3):
+        holdfast.sql(tmp_path, QUERY).read()
+        numbers(made(tmp_path / "other", 2))
+        gc.collect()
+    assert [each.is_used for each in shared_clients._all()] == [False, False]
+    assert opened.count(tmp_path.as_uri()) == 2
+    monkeypatch.setattr(shared_clients, "IDLE_S", 0.05)
+    monkeypatch.setattr(shared_clients, "_timer", None)
     holdfast.sql(tmp_path, QUERY).read()
-    gc.collect()
-    assert [each.is_used for each in shared_clients._all()] == [False]
-    shared_clients.close_idle(0)
-    assert open_files() <= files
+    wait_until(lambda: not shared_clients._all())
+    wait_until(lambda: open_files() <= files)
 
 
 def test_a_table_that_nobody_closed_keeps_its_client(tmp_path: Path, opened: list[str]) -> None:
