@@ -18,10 +18,10 @@ minutes:
   Reads are those before an irreversible step, of which each collection has two.
 - *at rest*: writes, reads and processor time in the time after the last refresh and the first rollups, with
   at least one resync of all objects. New shards get their first rollup within a quarter of a lease (225 s).
-  That is work of their creation, and its processor time is in the note. Memory is that of the operator's process. The memory
-  of a collection is the growth of the process's own (anonymous) memory from the first 100 collections on.
-  This leaves out the code of libraries that is first used then (19 MB of polars, with the first larger
-  compaction).
+  That is work of their creation, and its processor time is in the note.
+  Memory is that of the operator's process. The memory of a collection is the growth of the process's own
+  (anonymous) memory from the first 100 collections on. This leaves out the code of libraries that is first
+  used then (19 MB of polars, with the first larger compaction).
 - *change*: from the patch of an object's spec to the watch event that shows that its status has seen it,
   for objects one after the other: while nothing else happens, while one other object's spec is patched all
   the time, and while one other collection is written all the time. All should be below the goal.
