@@ -171,6 +171,32 @@ def test_a_resync_finds_what_has_changed_in_the_catalog_and_nothing_else(catalog
     asyncio.run(story())
 
 
+def test_a_collection_is_listed_with_the_catalog_that_it_was_last_looked_at_in(catalog: OpenCatalog) -> None:
+    other = ObjectKey(Kind.CATALOG, "ns", "other")
+
+    async def story() -> None:
+        metrics = Metrics()
+        pool = StorePool(metrics)
+        stores = Stores(pool, LongCalls(metrics, lambda _: None))
+        watchlist = Watchlist(stores)
+        stores.adopt(CATALOG, catalog)
+        stores.adopt(other, catalog)
+        planes, flights = key_of("planes"), key_of("flights")
+        for key, where in ((planes, CATALOG), (flights, CATALOG), (planes, other)):
+            await watchlist.look(where, key, item(key.name))
+        assert [watchlist.watched(each) for each in (CATALOG, other)] == [(flights,), (planes,)]
+        catalog.edit(lambda there: there.drop_item("holdfast", "public", "planes"))
+        assert planes in await watchlist.changed(other, items=True)
+        assert planes not in await watchlist.changed(CATALOG, items=True)
+        for _ in range(2):
+            watchlist.forget(planes)
+        assert (watchlist.watched(other), watchlist.covers(planes)) == ((), False)
+        assert watchlist.covers(flights)
+        pool.close()
+
+    asyncio.run(story())
+
+
 def test_a_tick_has_what_is_new_looked_at_and_all_where_that_cannot_be_told(catalog: OpenCatalog) -> None:
     file = Path(str(catalog.opening.storage.url).removeprefix("file://")) / "consensus.sqlite"
     collection = id_of(catalog, "airports")
