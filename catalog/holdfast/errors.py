@@ -334,17 +334,17 @@ class ShardFinalized(HoldfastError):
 class CopiesRefused(HoldfastError):
     """Some tables of a location could not be copied. All others were.
 
-    `refused` has the error of each of these, by the name of the table. A traceback shows them too.
+    `refused` has, by the name of each of these tables, why and what to do. A traceback shows it too.
     """
 
     hint = "correct what is wrong with each of them, and copy again: all others are complete"
 
-    def __init__(self, refused: Mapping[str, HoldfastError], copied: int) -> None:
+    def __init__(self, refused: Mapping[str, str], copied: int) -> None:
         names = ", ".join([*refused][:_NAMED]) + (", ..." if len(refused) > _NAMED else "")
         super().__init__(f"{len(refused)} of {len(refused) + copied} tables could not be copied: {names}")
         self.refused, self.copied = dict(refused), copied
-        for name, error in refused.items():
-            self.add_note(f"{name}: {error}" + (f"; {error.hint}" if error.hint else ""))
+        for name, why in refused.items():
+            self.add_note(f"{name}: {why}")
 
 
 class NotErased(HoldfastError):

@@ -52,7 +52,6 @@ from holdfast.errors import (
     CopiesRefused,
     CorruptBlob,
     Fenced,
-    HoldfastError,
     ShardFinalized,
     UniquenessViolation,
     UpperMismatch,
@@ -1004,7 +1003,7 @@ def copy_all(
     location = str(source.client.location_id)
     job = _run_of_all(source, target, location, names)
     copies: list[CopiedTable] = []
-    refused: dict[str, HoldfastError] = {}
+    refused: dict[str, str] = {}
     for id_, upper in sorted(job.spec["uppers"].items(), key=lambda each: names.get(each[0], "")):
         name = names.get(id_, id_)
         try:
@@ -1029,7 +1028,7 @@ def copy_all(
             on_gone(id_)
             continue
         except (BadInput, UniquenessViolation, CorruptBlob) as error:
-            refused[name] = error
+            refused[name] = f"{error}; {error.hint}" if error.hint else str(error)
             continue
         copies.append(copied)
         on_table(copied)

@@ -97,7 +97,7 @@ def copy_tables(
     Tables that `copy_table` refuses do not keep the others from being copied.
 
     Raises:
-        CopiesRefused: some tables could not be copied. It has the error of each. All others were.
+        CopiesRefused: some tables could not be copied. It says why, for each. All others were.
         BadInput: the target is the location itself.
     """
     source, leave = _enter_source(url, consensus)

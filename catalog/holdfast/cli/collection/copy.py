@@ -88,8 +88,7 @@ def copy(
                 )
             except CopiesRefused as error:
                 for refused, why in error.refused.items():
-                    what = f"; {why.hint}" if why.hint else ""
-                    click.echo(one_line(f"not copied: {refused}: {why}{what}"), err=True)
+                    click.echo(one_line(f"not copied: {refused}: {why}"), err=True)
                 if as_json:
                     emit_json({"copied": found})
                 raise
