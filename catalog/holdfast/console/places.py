@@ -179,6 +179,11 @@ class ShownPlace:
                 raise
             return self._last
 
+    @property
+    def latest(self) -> PlaceLook | None:
+        """What the last look found; None if there was none."""
+        return self._last
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Wait until no other thread looks. A store that doesn't respond holds only one thread."""

@@ -95,7 +95,7 @@ class Ticks:
             watched = self._watched.setdefault(place.name, _Watched())
             watched.followers.add(follower)
             if watched.task is None:
-                watched.task = asyncio.create_task(self._watch(place, watched))
+                watched.task = asyncio.create_task(self._watch(place, watched, place.latest))
         try:
             yield follower
         finally:
@@ -116,8 +116,8 @@ class Ticks:
             for each in watched.followers:
                 each.end()
 
-    async def _watch(self, place: ShownPlace, watched: _Watched) -> None:
-        last: PlaceLook | None = None
+    async def _watch(self, place: ShownPlace, watched: _Watched, last: PlaceLook | None) -> None:
+        """Tell what changed since `last`, the look of before the first follower. None: everything."""
         reachable = True
         while True:
             try:
@@ -128,7 +128,8 @@ class Ticks:
                     self._tell(watched, TickChange(place.name, (), reachable=False))
                 reachable = False
             else:
-                names = changed(last, look) if last is not None else set()
+                every = {WHOLE, *(each.name for each in look.collections)}
+                names = every if last is None else changed(last, look)
                 if names or not reachable:
                     self._tell(watched, TickChange(place.name, (WHOLE, *sorted(names))))
                 last, reachable = look, True

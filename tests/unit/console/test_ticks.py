@@ -36,32 +36,48 @@ class Counted(ShownPlace):
             assert self.changed.wait_for(lambda: self.looks >= looks, 30)
 
 
-def test_a_page_hears_of_a_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_a_page_hears_of_a_change_since_it_was_made(tmp_path: Path, before: bool) -> None:
     with holdfast.table(tmp_path, "orders", columns={"id": "int64"}, key=["id"]) as orders:
         place = ShownPlace("shop", tmp_path.as_uri())
+        # For the page, before it follows changes.
+        place.look()
         with served(Console(ShownPlaces({"shop": place}), access(), limits=FAST)) as browser:
 
             async def follow() -> dict[str, object]:
                 headers = {"Authorization": f"Bearer {TOKEN}"}
                 async with (
+                    asyncio.timeout(30),
                     aiohttp.ClientSession(headers=headers) as session,
                     session.get(f"http://{browser.host}/events") as stream,
                 ):
                     assert stream.headers["Content-Type"].startswith("text/event-stream")
-                    number = 0
-                    while True:
-                        number += 1
-                        # Until the first look is over, a write is no change.
-                        await asyncio.to_thread(orders.upsert, [{"id": number}])
-                        try:
-                            async with asyncio.timeout(0.5):
-                                async for line in stream.content:
-                                    if line.startswith(b"data: "):
-                                        return dict(json.loads(line[6:]))
-                        except TimeoutError:
-                            continue
+                    if not before:
+                        await asyncio.to_thread(orders.upsert, [{"id": 1}])
+                    async for line in stream.content:
+                        if line.startswith(b"data: "):
+                            return dict(json.loads(line[6:]))
+                raise AssertionError("the stream ended")
 
+            if before:
+                orders.upsert([{"id": 1}])
             assert browser.run(follow()) == {"location": "shop", "names": ["", "orders"], "reachable": True}
+
+
+def test_a_page_that_was_made_by_another_process_hears_of_everything(shop: Path) -> None:
+    place = ShownPlace("shop", shop.as_uri())
+
+    async def body() -> list[TickChange]:
+        work = PlaceWork(FAST)
+        with Ticks(work).follow("a", [place]) as follower:
+            told = await follower.next(30.0)
+        work.close()
+        return told
+
+    (told,) = asyncio.run(body())
+    assert set(told.names) == {"", *(each.name for each in place.look().collections)}
+    assert len(told.names) > 1
+    place.close()
 
 
 def test_looks_do_not_grow_with_pages_and_end_with_them(shop: Path) -> None:

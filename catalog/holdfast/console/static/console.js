@@ -212,7 +212,7 @@
       }
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const part of document.querySelectorAll("[data-live][id]")) replace(part, page.getElementById(part.id));
-      show("on", "Live");
+      if (stream?.readyState === EventSource.OPEN) show("on", "Live");
       refreshTimes();
       prepare();
       document.dispatchEvent(new CustomEvent("console:changed"));
@@ -250,11 +250,8 @@
     if (!wanted || stream || document.hidden) return;
     const query = wanted === "*" ? "" : `?location=${encodeURIComponent(wanted)}`;
     stream = new EventSource(`/events${query}`);
-    stream.onopen = () => {
-      // What changed while there was no stream was told to nobody.
-      if (lostAt) readAgain();
-      else show("on", "Live");
-    };
+    // What changed since the page was made was told to nobody.
+    stream.onopen = readAgain;
     stream.onerror = () => {
       show("stale", "Reconnecting");
       lost();
