@@ -19,6 +19,7 @@ from apiserver.test_operator_source import contents, put, source
 from testbed.children import patched
 from testbed.faultyapi import FaultyApi
 from testbed.weather import Weather
+from testbed.wrongclock import clock_patch
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -35,21 +36,6 @@ FLAGS: Final = (
 FLIGHTS: Final = "coll/flights"
 CLOCKS: Final = (0, 600, -600)
 """By how many seconds the clock of each operator is ahead, in turns."""
-OFF: Final = """
-from datetime import UTC, datetime, timedelta
-from holdfast.persist.clock import Clock
-from holdfast_operator.engine import kube
-from holdfast_operator.engine.clock import SystemClock
-
-def shift(owner, name, seconds):
-    right = getattr(owner, name)
-    setattr(owner, name, lambda *given: right(*given) + seconds)
-
-shift(Clock, "wall_ms", {seconds} * 1000)
-shift(SystemClock, "wall", timedelta(seconds={seconds}))
-shift(kube, "_host_time", timedelta(seconds={seconds}))
-"""
-"""Sets the clock of a process."""
 
 
 def delete_application(world: Any, kind: str) -> bool:
@@ -94,7 +80,7 @@ def test_a_bad_day_ends_as_it_was_asked_for(
         put(inbox, str(number), *({"id": id_, "note": note} for id_, note in rows))
         expected.update(rows)
 
-    clocks = [patched(tmp_path / f"clock{each}", OFF.format(seconds=each)) for each in CLOCKS]
+    clocks = [patched(tmp_path / f"clock{each}", clock_patch(each)) for each in CLOCKS]
 
     def start() -> Any:
         off = clocks[(seed + len(world.operators)) % len(clocks)]

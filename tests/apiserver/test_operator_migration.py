@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from holdfast.catalog.move.migration_status import MigrationStatus, migration_st
 from holdfast.catalog.move.records import Record
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.one_store import stash_catalog
+from testbed.children import patched
 from testbed.errors import KubectlError
+from testbed.wrongclock import clock_patch
 
 pytestmark = pytest.mark.kube
 
@@ -171,9 +174,10 @@ def test_a_migration_that_is_created_again_under_its_name_runs(
 
 @pytest.mark.long
 def test_an_operator_that_was_killed_is_replaced_in_the_middle(
-    world: Any, make_catalog: Make, make_collection: Make
+    world: Any, make_catalog: Make, make_collection: Make, tmp_path: Path
 ) -> None:
-    first = world.start()
+    # The migration has ten minutes, by the clock of the API server.
+    first = world.start(environment=patched(tmp_path / "clock", clock_patch(-1200)))
     there = make_catalog(backend="Stash", stash=stash_of(world), migrationStrategy="TwoTombstones")
     organization = there["spec"]["organizationId"]
     world.apply(there, make_collection())

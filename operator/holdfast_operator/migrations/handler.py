@@ -92,7 +92,7 @@ class MigrationHandler(Handler[MigrationView]):
             deleting=is_deleting(body),
             deletion=deletion_of(body),
             has_finalizer=has_finalizer(body),
-            now=self.services.clock.wall(),
+            now=self.services.kube.server_time(),
             changed=status.get("observedGeneration") != body["metadata"]["generation"],
             shown=_shown(status),
             course=self._migrations.course(key),
@@ -276,7 +276,7 @@ class MigrationHandler(Handler[MigrationView]):
     async def _open_shadow(self, key: ObjectKey, body: Json, owner: ObjectKey, step: OpenShadow) -> None:
         seen = step.seen
         assert seen.spec is not None
-        until = self.services.clock.wall() + timedelta(seconds=seen.spec.shadow_seconds)
+        until = seen.now + timedelta(seconds=seen.spec.shadow_seconds)
         try:
             await self._migrations.open_shadow(key, owner, until.replace(microsecond=0))
         except UnderWay as wait:
