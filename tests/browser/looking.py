@@ -45,13 +45,18 @@ class Look:
         self.page.on("dialog", lambda dialog: self.messages.append(f"dialog: {dialog.message}"))
         self.page.on("request", self._asked)
 
-    def open(self, path: str, *, status: int = 200) -> Page:
-        """Go to a page of the console, and check the status of the response."""
+    def open(self, path: str, *, status: int = 200, live: bool = True) -> Page:
+        """Go to a page of the console, and check the status of the response.
+
+        A page that follows changes is replaced when its stream opens. With `live`, this waits for that.
+        """
         response = self.page.goto(self.origin + path)
         assert response is not None
         assert response.status == status, (path, response.status, self.page.inner_text("body")[:500])
         # Chromium logs each page that comes with an error.
         self._refused = status if status >= 400 else 0
+        if live and self.page.locator("body[data-follow]").count():
+            self.page.locator("#live:not([hidden])", has_text="Live").wait_for(state="attached")
         return self.page
 
     def check(self, name: str) -> None:

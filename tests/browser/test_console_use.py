@@ -105,7 +105,7 @@ def test_a_page_whose_stream_was_refused_follows_again(look: "Look") -> None:
     page = look.page
     page.clock.install()
     page.route("**/events*", lambda route: route.fulfill(status=429), times=1)
-    look.open("/")
+    look.open("/", live=False)
     expect(page.get_by_role("status")).to_have_text("Reconnecting")
     page.clock.fast_forward(5000)
     expect(page.get_by_role("status")).to_have_text("Live")
@@ -129,7 +129,7 @@ def test_a_page_shows_what_changed_while_it_had_no_stream(look: "Look", shop_fol
 
         table.append([{"id": 6, "why": "too light"}])
         look.page.route("**/events*", cut_off, times=2)
-        page = look.open("/")
+        page = look.open("/", live=False)
         upper = page.get_by_role("row").filter(has_text="returns").locator("[data-label='Complete to'] time")
         before = upper.get_attribute("data-ms")
         status = page.get_by_role("status")
