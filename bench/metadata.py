@@ -30,11 +30,9 @@ import pyarrow as pa
 from common import Goal, Row, in_turns, log, main, median, percentile, scratch
 
 from holdfast.persist import PersistClient, PersistConfig, Schema, SnapshotPart
-from holdfast.persist.ids import rollup_key
-from holdfast.persist.rows.part import checksum
-from holdfast.persist.state.codec import encode_diff, encode_state
-from holdfast.persist.state.state import Part, PutEntry, Rollup, next_version
-from holdfast.persist.stores import Put
+from holdfast.persist.state.machine import Version
+from holdfast.persist.state.state import Part
+from holdfast.persist.upkeep.rollup import write_rollup
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?"})
 FEW, MANY, MOST = 100, 100_000, 1_000_000
@@ -61,14 +59,8 @@ def shard_of(url: str, parts: int) -> str:
             for number in range(parts)
         )
         state = replace(state, batches=(replace(state.batches[0], runs=(run,)),))
-        data = encode_state(state)
-        rollup = Rollup(state.seqno, rollup_key(shard_id, state.seqno), len(data), checksum(data))
-        client.location.blob.put(rollup.blob_key, data)
-        diff, _ = next_version(
-            state, (PutEntry(rollup),), applier_version="bench", wall_ms=state.wall_ms, hostname="bench"
-        )
-        row = Put(shard_id, diff.seqno, encode_diff(diff), machine.version.digest)
-        assert client.location.consensus.compare_and_set([row], [])
+        machine.publish(Version(state, machine.version.digest))
+        write_rollup(machine)
     return shard_id
 
 
@@ -82,16 +74,9 @@ def appender(client: PersistClient, shard_id: str) -> Callable[[], None]:
     return append
 
 
-def peak_kb() -> int:
-    """The most memory that this process has had."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (number,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-    return int(number)
-
-
-def counted(what: str) -> int:
-    """One of the numbers that the kernel counts for this process: `rchar` or `wchar`."""
-    lines = Path("/proc/self/io").read_text().splitlines()
+def counted(file: str, what: str) -> int:
+    """One of the numbers that the kernel has of this process, in a file of `/proc/self`."""
+    lines = Path("/proc/self", file).read_text().splitlines()
     (number,) = (line.split()[1] for line in lines if line.startswith(f"{what}:"))
     return int(number)
 
@@ -101,36 +86,36 @@ def written(url: str, shard_id: str) -> float:
     with PersistClient.open(url) as client:
         append = appender(client, shard_id)
         append()
-        before = counted("wchar")
+        before = counted("io", "wchar")
         for _ in range(COMMITS):
             append()
-    return (counted("wchar") - before) / COMMITS / 1000
+    return (counted("io", "wchar") - before) / COMMITS / 1000
 
 
 def opened(url: str, small: str, large: str) -> tuple[float, float]:
     """The seconds to open a shard in this process, and the MB that its memory grows by, at the peak."""
     with PersistClient.open(url) as client:
         client.recent_upper(small)
-        before, began_s = peak_kb(), time.perf_counter()
+        before, began_s = counted("status", "VmHWM"), time.perf_counter()
         assert client.recent_upper(large) > 0
-        return time.perf_counter() - began_s, (peak_kb() - before) / 1000
+        return time.perf_counter() - began_s, (counted("status", "VmHWM") - before) / 1000
 
 
 def planned(url: str, shard_id: str) -> tuple[float, int, list[SnapshotPart]]:
     """The seconds and the bytes to plan pieces, and these."""
     with PersistClient.open(url, config=RANGED) as client, client.reader(shard_id, purpose="bench") as reader:
-        before, began_s = counted("rchar"), time.perf_counter()
+        before, began_s = counted("io", "rchar"), time.perf_counter()
         found = reader.snapshot_parts(0, PIECES)
-        return time.perf_counter() - began_s, counted("rchar") - before, found
+        return time.perf_counter() - began_s, counted("io", "rchar") - before, found
 
 
 def read(url: str, piece: SnapshotPart) -> tuple[float, int]:
     """The seconds and the bytes to read a piece."""
     with PersistClient.open(url, config=RANGED) as client:
         client.recent_upper(piece.shard_id)
-        before, began_s = counted("rchar"), time.perf_counter()
+        before, began_s = counted("io", "rchar"), time.perf_counter()
         assert client.read_snapshot_part(piece).to_table().num_rows > 0
-        return time.perf_counter() - began_s, counted("rchar") - before
+        return time.perf_counter() - began_s, counted("io", "rchar") - before
 
 
 def rows() -> Iterator[Row]:

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 
 CLOSED = 1 << 64
 _NAMED = 10
-"""So many tables a message names."""
+"""A message names at most this number of tables."""
 
 
 def _until(time_ms: int) -> str:

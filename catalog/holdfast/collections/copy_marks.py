@@ -27,7 +27,7 @@ MARK: Final = "mark"
 """In the results of the records at the source and at the copy."""
 
 _MOST_MARKS: Final = 100
-"""So many marks a collection keeps. Nobody says when a copy is dropped."""
+"""A collection keeps at most this number of marks. It is not told when a copy is dropped."""
 
 
 def new_mark(source: StorageController, collection_id: str, copy_id: str, upper: int) -> str:

@@ -74,7 +74,7 @@ _NOT_REPLAYED: Final = "postgres://"
 _LEASE_S: Final = 60.0
 _CHUNK_ROWS: Final = 128 * 1024
 _KEPT_BYTES: Final = 64 << 20
-"""So much of what a pipeline kept is in memory. More is uploaded in pieces."""
+"""At most about this much of what a pipeline kept is in memory. More is uploaded in pieces."""
 _MODULUS: Final = 1 << 64
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIXING: Final = (

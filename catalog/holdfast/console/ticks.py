@@ -128,9 +128,8 @@ class Ticks:
                     self._tell(watched, TickChange(place.name, (), reachable=False))
                 reachable = False
             else:
-                every = {WHOLE, *(each.name for each in look.collections)}
-                names = every if last is None else changed(last, look)
-                if names or not reachable:
+                names = {each.name for each in look.collections} if last is None else changed(last, look)
+                if names or last is None or not reachable:
                     self._tell(watched, TickChange(place.name, (WHOLE, *sorted(names))))
                 last, reachable = look, True
             await asyncio.sleep(self._work.limits.tick_s)

@@ -108,7 +108,7 @@ def row_of(place: ShownPlace, seen: PlaceLook, info: CollectionInfo) -> Collecti
     """The row of a collection."""
     view, torn = view_of(seen, info)
     states = seen.states
-    sizes = [stored_size(states[shard]) for each in info.live for shard in each.content_shards]
+    sizes = {shard: stored_size(states[shard]) for each in info.live for shard in each.content_shards}
     errors = bad_updates(seen, info)
     found = troubles(
         info,
@@ -131,8 +131,8 @@ def row_of(place: ShownPlace, seen: PlaceLook, info: CollectionInfo) -> Collecti
         held_by=held_back_by(info, states),
         retain_ms=info.retain_ms,
         lag_ms=None if view is None else lag_ms(info, view, seen.now_ms),
-        updates=sum(stored_size(states[shard]).rows for shard in info.holding.shards),
-        bytes=sum(each.size_bytes for each in sizes),
+        updates=sum(sizes[shard].rows for shard in info.holding.shards),
+        bytes=sum(each.size_bytes for each in sizes.values()),
         errors=errors,
         shards=len(info.holding.shards),
         is_fed=info.holding.is_fed,

@@ -16,7 +16,8 @@ Tests check them after each step. Clients with `debug_validate` check them too.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Set as AbstractSet
+from itertools import chain, pairwise
 
 from holdfast.errors import CLOSED
 from holdfast.persist.rows.evolution import evolution_fault
@@ -91,9 +92,10 @@ def _part_fault(state: ShardState, part: Part) -> str:
 
 
 def _faults_of_blobs(state: ShardState) -> Iterator[str]:
-    if _overlapping(state):
+    parts = part_keys(state)
+    if _overlapping(state, parts):
         yield "two live references to the same updates"
-    live = [*part_keys(state), *(rollup.blob_key for rollup in state.rollups.values())]
+    live = [*parts, *(rollup.blob_key for rollup in state.rollups.values())]
     if len(set(live)) != len(live):
         yield "two live references to one blob"
     if set(live) & set(state.garbage):
@@ -127,10 +129,13 @@ def _faults_of_frontiers(state: ShardState) -> Iterator[str]:
         yield f"since {state.since} beyond a hold"
 
 
-def _overlapping(state: ShardState) -> bool:
-    """Whether the state has the updates of a blob at one time twice. In mode APPEND nothing splits a blob."""
-    keys = [*blob_keys(state.batches), *blob_keys(state.pending.values())]
-    if len({*keys}) == len(keys):
+def _overlapping(state: ShardState, keys: AbstractSet[str]) -> bool:
+    """Whether the state has the updates of a blob at one time twice. In mode APPEND nothing splits a blob.
+
+    `keys` are those of all blobs with updates.
+    """
+    references = chain(blob_keys(state.batches), blob_keys(state.pending.values()))
+    if sum(1 for _ in references) == len(keys):
         return False
     if state.write_mode is WriteMode.APPEND:
         return True

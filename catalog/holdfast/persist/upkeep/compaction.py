@@ -87,8 +87,8 @@ def plan_compaction(
         if place - before > 1:
             start, end = before, place
         if open_levels and open_levels[-1][0] == level:
-            _, since, _, count = open_levels.pop()
-            open_levels.append((level, since, place, count + 1))
+            _, begin, _, count = open_levels.pop()
+            open_levels.append((level, begin, place, count + 1))
         else:
             open_levels.append((level, place, place, 1))
     start, end = _enough(open_levels, config.compaction_fanin) or (start, end)
@@ -109,7 +109,7 @@ def _level(batch: Batch, fanin: int) -> int:
 
 
 def _enough(levels: Sequence[tuple[int, int, int, int]], fanin: int) -> tuple[int, int] | None:
-    return next(((since, last + 1) for _, since, last, count in reversed(levels) if count >= fanin), None)
+    return next(((begin, last + 1) for _, begin, last, count in reversed(levels) if count >= fanin), None)
 
 
 def claimed_batches(state: ShardState) -> frozenset[int]:

@@ -1662,7 +1662,7 @@ def test_a_slot_that_was_copied_and_not_bound_is_used_or_dropped_next_time(
         fed_with_own(late, table)
     (now,) = set(table.slots()) - left
     assert len(table.slots()) == 2
-    # Whoever deletes a copy deletes its own slots, and no others.
+    # The deletion of a copy drops only the slots of the copy.
     begun(late, table, monkeypatch)
     for each in (late, other):
         with closing(of_reader(each, table)) as source:
