@@ -50,8 +50,18 @@ class Schema(_message.Message):
     codec: Codec
     def __init__(self, schema_id: _Optional[int] = ..., key: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., value: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., codec: _Optional[_Union[Codec, _Mapping]] = ...) -> None: ...
 
+class Limit(_message.Message):
+    __slots__ = ("number", "text", "binary")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    BINARY_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    text: str
+    binary: bytes
+    def __init__(self, number: _Optional[int] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ...) -> None: ...
+
 class Part(_message.Message):
-    __slots__ = ("blob_key", "inline", "size_bytes", "crc32c", "rows", "schema_id", "lower", "upper")
+    __slots__ = ("blob_key", "inline", "size_bytes", "crc32c", "rows", "schema_id", "lower", "upper", "least", "greatest")
     BLOB_KEY_FIELD_NUMBER: _ClassVar[int]
     INLINE_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +70,8 @@ class Part(_message.Message):
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     LOWER_FIELD_NUMBER: _ClassVar[int]
     UPPER_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    GREATEST_FIELD_NUMBER: _ClassVar[int]
     blob_key: str
     inline: bytes
     size_bytes: int
@@ -68,7 +80,9 @@ class Part(_message.Message):
     schema_id: int
     lower: Frontier
     upper: Frontier
-    def __init__(self, blob_key: _Optional[str] = ..., inline: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., schema_id: _Optional[int] = ..., lower: _Optional[_Union[Frontier, _Mapping]] = ..., upper: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
+    least: Limit
+    greatest: Limit
+    def __init__(self, blob_key: _Optional[str] = ..., inline: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., schema_id: _Optional[int] = ..., lower: _Optional[_Union[Frontier, _Mapping]] = ..., upper: _Optional[_Union[Frontier, _Mapping]] = ..., least: _Optional[_Union[Limit, _Mapping]] = ..., greatest: _Optional[_Union[Limit, _Mapping]] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("parts",)

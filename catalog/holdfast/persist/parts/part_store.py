@@ -8,6 +8,7 @@ an upload of unknown outcome can be repeated.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.rows.canonical import sort_updates, time_bounds
 from holdfast.persist.rows.consolidate import ParquetSource, Source
 from holdfast.persist.rows.evolution import upgraded
+from holdfast.persist.rows.limits import Limit, greatest_of, least_of
 from holdfast.persist.rows.part import (
     Encoding,
     checksum,
@@ -31,6 +33,9 @@ from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.values import R, Rows
 from holdfast.persist.state.machine import Machine, read_twice, retry
 from holdfast.persist.state.state import Part
+
+LIMITS_FROM_BYTES: Final = 64 * 1024
+"""The state has the limits of parts with at least so many bytes."""
 
 
 class PartGone(Exception):
@@ -87,7 +92,22 @@ def _upload(
     assert bounds is not None
     data = encode_parquet(schema, schema_id, piece, encoding=encoding)
     crc32c = put_part(machine, key, data)
-    return Part(piece.num_rows, schema_id, bounds[0], bounds[1] + 1, len(data), crc32c, key)
+    limits = least_of(schema, piece), greatest_of(schema, piece)
+    return stored_part(piece.num_rows, schema_id, (bounds[0], bounds[1] + 1), len(data), crc32c, key, limits)
+
+
+def stored_part(
+    rows: int,
+    schema_id: int,
+    times: tuple[int, int],
+    size_bytes: int,
+    crc32c: int,
+    key: str,
+    limits: tuple[Limit | None, Limit | None],
+) -> Part:
+    """The part in a blob. The state has the limits of its rows only if it would take long to read it."""
+    least, greatest = limits if size_bytes >= LIMITS_FROM_BYTES else (None, None)
+    return Part(rows, schema_id, *times, size_bytes, crc32c, key, None, least, greatest)
 
 
 def put_part(machine: Machine, key: str, data: bytes | memoryview) -> int:

@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from holdfast.errors import CLOSED
 from holdfast.persist.ids import new_id, part_key
-from holdfast.persist.parts.part_store import PartWriter, delete_parts, put_part
+from holdfast.persist.parts.part_store import PartWriter, delete_parts, put_part, stored_part
 from holdfast.persist.rows.canonical import time_bounds
+from holdfast.persist.rows.limits import Limit, greatest_of, least_of
 from holdfast.persist.rows.part import ROW_GROUP_BYTES, PartFile, group_rows, row_group_bytes
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
@@ -154,7 +155,7 @@ class _RunWriter:
             self._target.before_upload()
             self._open = _OpenPart(PartFile(self._target.parts.schema, self._target.parts.schema_id))
         part = self._open
-        part.note(group, bounds)
+        part.note(self._target.parts.schema, group, bounds)
         while len(self._encoding) >= _GROUPS_AHEAD:
             self._encoding.popleft().result()
         self._encoding.append(self._encode(part.file.write_group, group))
@@ -176,7 +177,9 @@ class _RunWriter:
         data = encoded.result()
         key = part_key(target.parts.machine.shard_id, target.parts.writer_id, new_id("p"))
         crc32c = put_part(target.parts.machine, key, data)
-        return Part(part.rows, target.parts.schema_id, part.lower, part.upper, len(data), crc32c, key)
+        return stored_part(
+            part.rows, target.parts.schema_id, (part.lower, part.upper), len(data), crc32c, key, part.limits
+        )
 
 
 @dataclass(slots=True)
@@ -188,9 +191,12 @@ class _OpenPart:
     raw_bytes: int = 0
     lower: int = CLOSED
     upper: int = 0
+    limits: tuple[Limit | None, Limit | None] = (None, None)
 
-    def note(self, group: pa.Table, bounds: tuple[int, int]) -> None:
+    def note(self, schema: Schema, group: pa.Table, bounds: tuple[int, int]) -> None:
         """Count a row group."""
+        least = least_of(schema, group) if self.rows == 0 else self.limits[0]
+        self.limits = least, greatest_of(schema, group)
         self.rows += group.num_rows
         self.raw_bytes += group.nbytes
         self.lower, self.upper = min(self.lower, bounds[0]), max(self.upper, bounds[1] + 1)

@@ -27,6 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.persist.checks import check_time
 from holdfast.persist.parts.direct import after_copies, copies_of, direct
+from holdfast.persist.parts.met import met_runs
 from holdfast.persist.parts.part_store import PartGone, read_part
 from holdfast.persist.parts.picked import inline_contents, picked
 from holdfast.persist.parts.runs import At, merged
@@ -351,11 +352,10 @@ class Snapshot:
         while True:
             try:
                 with self._pins.pin(state):
-                    runs = [run for batch in state.batches for run in batch.runs]
                     rows = picked(
                         self._machine,
                         state.schema,
-                        runs,
+                        met_runs(self._machine, state, EVERYTHING, self._filter),
                         self.as_of,
                         self._filter,
                         few=few,
@@ -390,7 +390,7 @@ class Snapshot:
         return read(
             self._machine,
             state.schema,
-            [run for batch in state.batches for run in batch.runs],
+            met_runs(self._machine, state, EVERYTHING, self._filter),
             self.as_of,
             self._columns,
             row_filter=self._filter,
@@ -405,8 +405,8 @@ class Snapshot:
     def _merged(
         self, state: ShardState, wanted: KeyRange, row_filter: RowFilter | None
     ) -> Iterator[pa.Table]:
-        runs = [run for batch in state.batches for run in batch.runs]
         wanted = upgraded_range(wanted, self.schema, state.schema)
+        runs = met_runs(self._machine, state, wanted, row_filter)
         view = At(self.as_of, 0 if self._after is None else self._after + 1)
         buffer_bytes = self._buffer_bytes
         for rows in merged(

@@ -1,8 +1,9 @@
 """Chooses where to cut a shard's rows into ranges of the first column with about equal numbers of rows.
 
-The footers of the parts are enough for this. A row group that lies before a cut counts whole, and a row group
-that contains the cut counts half. Nothing is decoded, and no checksum is verified, because every choice of
-cuts is correct. Values of the column are as in `holdfast.persist.rows.order`. No cut is null.
+If there are many parts for each range, the limits of parts in the state are enough for this. Otherwise the
+footers of the parts are. A row group or part that lies before a cut counts whole, and one that contains the
+cut counts half. Nothing is decoded, and no checksum is verified, because every choice of cuts is correct.
+Values of the column are as in `holdfast.persist.rows.order`. No cut is null.
 """
 
 import math
@@ -14,7 +15,9 @@ import pyarrow.parquet as pq
 
 from holdfast.persist.parts.part_store import PartGone, read_inline
 from holdfast.persist.rows.canonical import sort_updates
+from holdfast.persist.rows.evolution import upgraded_key
 from holdfast.persist.rows.groups import GroupBounds, bounds_through
+from holdfast.persist.rows.limits import key_of
 from holdfast.persist.rows.order import NULL, Key, key_at
 from holdfast.persist.rows.part import UNREADABLE, check_footer, read_error
 from holdfast.persist.rows.schema import Schema
@@ -23,6 +26,8 @@ from holdfast.persist.state.state import Part, ShardState
 
 # An inline part is small, so a few positions in it are enough.
 _INLINE_PIECES: Final = 4
+# With this many parts for each piece, a cut inside of a part would hardly be better.
+_PARTS_OF_A_PIECE: Final = 8
 
 
 def cuts(machine: Machine, state: ShardState, as_of: int, max_parts: int | None) -> list[Any]:
@@ -32,16 +37,16 @@ def cuts(machine: Machine, state: ShardState, as_of: int, max_parts: int | None)
         PartGone: a part of `state` does not exist.
         CorruptBlob: a part has no readable footer.
     """
+    parts = [[part for part in run if part.lower <= as_of] for batch in state.batches for run in batch.runs]
+    are_many = max_parts is not None and sum(map(len, parts)) >= _PARTS_OF_A_PIECE * max_parts
     runs = [
         [
             group
             for part in run
-            if part.lower <= as_of
-            for group in _groups(machine, state.schema, part)
+            for group in (are_many and _stated(state, part)) or _groups(machine, state.schema, part)
             if group.rows
         ]
-        for batch in state.batches
-        for run in batch.runs
+        for run in parts
     ]
     pieces = max_parts
     if pieces is None:
@@ -85,6 +90,15 @@ def _rows_before(groups: list[GroupBounds], places: list[Key]) -> list[float]:
         total += step
         sums.append(total)
     return sums
+
+
+def _stated(state: ShardState, part: Part) -> list[GroupBounds] | None:
+    """A part as one group, if the state has limits of it."""
+    if part.greatest is None:
+        return None
+    own = state.schemas[part.schema_id]
+    low, high = (upgraded_key(key_of(each), own, state.schema) for each in (part.least, part.greatest))
+    return [GroupBounds(part.rows, low, high, part.lower, part.upper - 1)]
 
 
 def _groups(machine: Machine, schema: Schema, part: Part) -> list[GroupBounds]:

@@ -46,8 +46,8 @@ class PartBounds:
     def __init__(self, own: Schema, metadata: pq.FileMetaData) -> None:
         self._own = own
         self._metadata = metadata
-        self.groups: Final = metadata.num_row_groups
-        self.derived: Final[dict[Any, Any]] = {}
+        self.groups = metadata.num_row_groups
+        self.derived: dict[Any, Any] = {}
         """What filters have derived from the bounds, so that the next one need not derive it again."""
 
     def of(self, column: Column) -> list[ColumnBounds]:

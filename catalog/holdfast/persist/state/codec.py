@@ -10,6 +10,7 @@ from typing import Any, Final, assert_never
 
 from holdfast._pb import persist_pb2 as pb
 from holdfast.errors import CLOSED, BadInput, CorruptBlob, VersionTooNew
+from holdfast.persist.rows.limits import Limit
 from holdfast.persist.rows.schema import Column, Schema, shared
 from holdfast.persist.state.state import (
     NOTHING,
@@ -161,6 +162,11 @@ def _fill(message: Any, value: Any) -> None:
     for name in frontiers:
         _frontier_to(getattr(message, name), getattr(value, name))
     match value:
+        case Part():
+            if value.least is not None:
+                _limit_to(message.least, value.least)
+            if value.greatest is not None:
+                _limit_to(message.greatest, value.greatest)
         case Batch() | PendingBatch():
             for run in value.runs:
                 parts = message.runs.add().parts
@@ -214,7 +220,24 @@ def _part_from(message: pb.Part) -> Part:
         message.crc32c,
         message.blob_key if kind == "blob_key" else None,
         message.inline if kind == "inline" else None,
+        _limit_from(message.least) if message.HasField("least") else None,
+        _limit_from(message.greatest) if message.HasField("greatest") else None,
     )
+
+
+def _limit_from(message: pb.Limit) -> Limit | None:
+    kind = message.WhichOneof("value")
+    return None if kind is None else getattr(message, kind)
+
+
+def _limit_to(message: pb.Limit, value: Limit) -> None:
+    match value:
+        case int():
+            message.number = value
+        case str():
+            message.text = value
+        case bytes():
+            message.binary = value
 
 
 def _runs_from(runs: Any) -> tuple[tuple[Part, ...], ...]:

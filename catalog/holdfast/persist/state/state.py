@@ -15,6 +15,7 @@ from typing import Any, Final, assert_never, cast
 
 from holdfast.errors import CLOSED
 from holdfast.persist.rows.evolution import mismatch
+from holdfast.persist.rows.limits import Limit
 from holdfast.persist.rows.schema import Schema, shared
 
 
@@ -31,6 +32,8 @@ class Part:
 
     `size_bytes`, `rows` and `crc32c` describe the whole stored object. Only its rows at times in
     `[lower, upper)` count: a seal can split an object, so that a batch and a pending batch share it.
+
+    No value of the first column is below `least` or above `greatest` (`holdfast.persist.rows.limits`).
     """
 
     rows: int
@@ -41,6 +44,8 @@ class Part:
     crc32c: int = 0
     blob_key: str | None = None
     inline: bytes | None = None
+    least: Limit | None = None
+    greatest: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True)
