@@ -30,6 +30,7 @@ from holdfast.persist.parts.runs import open_part
 from holdfast.persist.rows.canonical import sort_updates, time_bounds
 from holdfast.persist.rows.fold import fold
 from holdfast.persist.rows.groups import GroupBounds, group_bounds
+from holdfast.persist.rows.limits import key_of
 from holdfast.persist.rows.order import Key, KeyRange, key_at
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_inline
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
@@ -383,6 +384,9 @@ class _PartCheck:
         inside = all(each.may_meet(self.group.low, self.group.high) for each in exact)
         if not inside or (self.group.low is not None and first < self.group.low):
             self.faults.append(f"its statistics exclude a value of {names[0]} that it has")
+        least, greatest = key_of(self._part.least), key_of(self._part.greatest)
+        if (least is not None and first < least) or (greatest is not None and greatest < last):
+            self.faults.append(f"its limits in the state exclude a value of {names[0]} that it has")
 
 
 def _same(one: pa.Table, other: pa.Table) -> bool:
