@@ -18,7 +18,7 @@ from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.rows.canonical import sort_updates, time_bounds
 from holdfast.persist.rows.consolidate import ParquetSource, Source
 from holdfast.persist.rows.evolution import upgraded
-from holdfast.persist.rows.limits import Limit, greatest_of, least_of
+from holdfast.persist.rows.limits import Limit, first_value, limits_of
 from holdfast.persist.rows.part import (
     Encoding,
     checksum,
@@ -92,7 +92,7 @@ def _upload(
     assert bounds is not None
     data = encode_parquet(schema, schema_id, piece, encoding=encoding)
     crc32c = put_part(machine, key, data)
-    limits = least_of(schema, piece), greatest_of(schema, piece)
+    limits = limits_of(first_value(schema, piece, 0), first_value(schema, piece, piece.num_rows - 1))
     return stored_part(piece.num_rows, schema_id, (bounds[0], bounds[1] + 1), len(data), crc32c, key, limits)
 
 

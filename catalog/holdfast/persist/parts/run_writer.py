@@ -22,7 +22,7 @@ from holdfast.errors import CLOSED
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.parts.part_store import PartWriter, delete_parts, put_part, stored_part
 from holdfast.persist.rows.canonical import time_bounds
-from holdfast.persist.rows.limits import Limit, greatest_of, least_of
+from holdfast.persist.rows.limits import Limit, first_value, limits_of
 from holdfast.persist.rows.part import ROW_GROUP_BYTES, PartFile, group_rows, row_group_bytes
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
@@ -178,7 +178,13 @@ class _RunWriter:
         key = part_key(target.parts.machine.shard_id, target.parts.writer_id, new_id("p"))
         crc32c = put_part(target.parts.machine, key, data)
         return stored_part(
-            part.rows, target.parts.schema_id, (part.lower, part.upper), len(data), crc32c, key, part.limits
+            part.rows,
+            target.parts.schema_id,
+            (part.lower, part.upper),
+            len(data),
+            crc32c,
+            key,
+            limits_of(part.first, part.last),
         )
 
 
@@ -191,12 +197,14 @@ class _OpenPart:
     raw_bytes: int = 0
     lower: int = CLOSED
     upper: int = 0
-    limits: tuple[Limit | None, Limit | None] = (None, None)
+    first: Limit | None = None
+    last: Limit | None = None
 
     def note(self, schema: Schema, group: pa.Table, bounds: tuple[int, int]) -> None:
         """Count a row group."""
-        least = least_of(schema, group) if self.rows == 0 else self.limits[0]
-        self.limits = least, greatest_of(schema, group)
+        if self.rows == 0:
+            self.first = first_value(schema, group, 0)
+        self.last = first_value(schema, group, group.num_rows - 1)
         self.rows += group.num_rows
         self.raw_bytes += group.nbytes
         self.lower, self.upper = min(self.lower, bounds[0]), max(self.upper, bounds[1] + 1)

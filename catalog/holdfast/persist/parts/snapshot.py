@@ -27,10 +27,10 @@ from holdfast.errors import (
 )
 from holdfast.persist.checks import check_time
 from holdfast.persist.parts.direct import after_copies, copies_of, direct
-from holdfast.persist.parts.met import met_runs
+from holdfast.persist.parts.met import audit_left_out, met_runs
 from holdfast.persist.parts.part_store import PartGone, read_part
 from holdfast.persist.parts.picked import inline_contents, picked
-from holdfast.persist.parts.runs import At, merged
+from holdfast.persist.parts.runs import At, Run, merged
 from holdfast.persist.parts.split import cuts
 from holdfast.persist.parts.unsummed import unsummed
 from holdfast.persist.parts.whole import VerifiedFile, whole_parts
@@ -355,7 +355,7 @@ class Snapshot:
                     rows = picked(
                         self._machine,
                         state.schema,
-                        met_runs(self._machine, state, EVERYTHING, self._filter),
+                        met_runs(state, EVERYTHING, self._filter),
                         self.as_of,
                         self._filter,
                         few=few,
@@ -390,7 +390,7 @@ class Snapshot:
         return read(
             self._machine,
             state.schema,
-            met_runs(self._machine, state, EVERYTHING, self._filter),
+            self._met(state, EVERYTHING, self._filter, At(self.as_of)),
             self.as_of,
             self._columns,
             row_filter=self._filter,
@@ -406,8 +406,8 @@ class Snapshot:
         self, state: ShardState, wanted: KeyRange, row_filter: RowFilter | None
     ) -> Iterator[pa.Table]:
         wanted = upgraded_range(wanted, self.schema, state.schema)
-        runs = met_runs(self._machine, state, wanted, row_filter)
         view = At(self.as_of, 0 if self._after is None else self._after + 1)
+        runs = self._met(state, wanted, row_filter, view)
         buffer_bytes = self._buffer_bytes
         for rows in merged(
             self._machine,
@@ -420,6 +420,12 @@ class Snapshot:
             between=self._beat,
         ):
             yield self._lower(state.schema, rows)
+
+    def _met(self, state: ShardState, wanted: KeyRange, row_filter: RowFilter | None, view: At) -> list[Run]:
+        """The runs without the parts that can't have wanted rows."""
+        if self._machine.config.audit_pushdown:
+            audit_left_out(self._machine, state, view, wanted, row_filter)
+        return met_runs(state, wanted, row_filter)
 
     def _beat(self) -> None:
         self._pins.beat()

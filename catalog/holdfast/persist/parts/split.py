@@ -1,13 +1,15 @@
 """Chooses where to cut a shard's rows into ranges of the first column with about equal numbers of rows.
 
-If there are many parts for each range, the limits of parts in the state are enough for this. Otherwise the
-footers of the parts are. A row group or part that lies before a cut counts whole, and one that contains the
-cut counts half. Nothing is decoded, and no checksum is verified, because every choice of cuts is correct.
-Values of the column are as in `holdfast.persist.rows.order`. No cut is null.
+If few rows are in parts that contain the same value, the limits of parts in the state are enough for this.
+Otherwise the footers of the parts are. A row group or part that lies before a cut counts whole, and one that
+contains the cut counts half. Nothing is decoded, and no checksum is verified, because every choice of cuts is
+correct. Values of the column are as in `holdfast.persist.rows.order`. No cut is null.
 """
 
 import math
 from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,8 +28,8 @@ from holdfast.persist.state.state import Part, ShardState
 
 # An inline part is small, so a few positions in it are enough.
 _INLINE_PIECES: Final = 4
-# With this many parts for each piece, a cut inside of a part would hardly be better.
-_PARTS_OF_A_PIECE: Final = 8
+# Limits are enough if the parts that contain one value have at most this share of the rows of a piece.
+_FINE: Final = 0.25
 
 
 def cuts(machine: Machine, state: ShardState, as_of: int, max_parts: int | None) -> list[Any]:
@@ -37,16 +39,23 @@ def cuts(machine: Machine, state: ShardState, as_of: int, max_parts: int | None)
         PartGone: a part of `state` does not exist.
         CorruptBlob: a part has no readable footer.
     """
-    parts = [[part for part in run if part.lower <= as_of] for batch in state.batches for run in batch.runs]
-    are_many = max_parts is not None and sum(map(len, parts)) >= _PARTS_OF_A_PIECE * max_parts
+    parts = [part for batch in state.batches for part in batch.parts if part.lower <= as_of]
+    if max_parts is not None:
+        stated = [
+            each for part in parts for each in _stated(state, part) or _groups(machine, state.schema, part)
+        ]
+        if _most_at_once(stated) * max_parts <= _FINE * sum(group.rows for group in stated):
+            return choose(stated, max_parts)
     runs = [
         [
             group
             for part in run
-            for group in (are_many and _stated(state, part)) or _groups(machine, state.schema, part)
+            if part.lower <= as_of
+            for group in _groups(machine, state.schema, part)
             if group.rows
         ]
-        for run in parts
+        for batch in state.batches
+        for run in batch.runs
     ]
     pieces = max_parts
     if pieces is None:
@@ -92,13 +101,26 @@ def _rows_before(groups: list[GroupBounds], places: list[Key]) -> list[float]:
     return sums
 
 
-def _stated(state: ShardState, part: Part) -> list[GroupBounds] | None:
+def _stated(state: ShardState, part: Part) -> list[GroupBounds]:
     """A part as one group, if the state has limits of it."""
     if part.greatest is None:
-        return None
+        return []
     own = state.schemas[part.schema_id]
     low, high = (upgraded_key(key_of(each), own, state.schema) for each in (part.least, part.greatest))
-    return [GroupBounds(part.rows, low, high, part.lower, part.upper - 1)]
+    return [GroupBounds(part.rows, low or NULL, high, part.lower, part.upper - 1)]
+
+
+def _most_at_once(groups: Sequence[GroupBounds]) -> int:
+    """The most rows of groups that contain the same value. A group without a limit contains all values."""
+    begins = sorted((group.low or NULL, group.rows) for group in groups)
+    ends = deque(sorted((group.high, group.rows) for group in groups if group.high is not None))
+    most = there = 0
+    for low, rows in begins:
+        while ends and ends[0][0] < low:
+            there -= ends.popleft()[1]
+        there += rows
+        most = max(most, there)
+    return most
 
 
 def _groups(machine: Machine, schema: Schema, part: Part) -> list[GroupBounds]:

@@ -7,12 +7,12 @@
   rollups cover them. So a part can be left out of a read without a look at its bytes.
 """
 
-from functools import lru_cache
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.persist.rows.evolution import widens
 from holdfast.persist.rows.order import Key, key_at
@@ -23,31 +23,16 @@ from holdfast.persist.rows.values import Rows, count_type
 Limit: TypeAlias = int | str | bytes
 
 _LONGEST: Final = 32
+"""So much of a text or binary value is kept, beyond what the least and the greatest one begin with alike."""
+_MOST_ALIKE: Final = 224
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 _LAST_CHARACTER: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
+_UNKNOWN: Final = ColumnBounds()
 
 
-def least_of(schema: Schema, rows: Rows) -> Limit | None:
-    """The least value of the first column of rows in the total order, or a smaller one. None: unknown."""
-    value = _value(schema, rows, 0)
-    return value[:_LONGEST] if isinstance(value, str | bytes) else value
-
-
-def greatest_of(schema: Schema, rows: Rows) -> Limit | None:
-    """The greatest value of the first column of rows in the total order, or a greater one. None: unknown."""
-    value = _value(schema, rows, rows.num_rows - 1)
-    if isinstance(value, int) or value is None or len(value) <= _LONGEST:
-        return value
-    return _after_text(value[:_LONGEST]) if isinstance(value, str) else _after_binary(value[:_LONGEST])
-
-
-def key_of(limit: Limit | None) -> Key | None:
-    """The limit as a position in the total order."""
-    return None if limit is None else ((True, limit),)
-
-
-def _value(schema: Schema, rows: Rows, index: int) -> Limit | None:
+def first_value(schema: Schema, rows: Rows, index: int) -> Limit | None:
+    """The value of the first column of a row, as limits have it. None if there can be no limit."""
     ((_, value),) = key_at(schema.names[:1], rows, index)
     match value:
         case bool():
@@ -58,6 +43,30 @@ def _value(schema: Schema, rows: Rows, index: int) -> Limit | None:
             return value
         case _:
             return None
+
+
+def limits_of(first: Limit | None, last: Limit | None) -> tuple[Limit | None, Limit | None]:
+    """The limits of rows in the total order whose first and last row have these values. None: unknown."""
+    longest = _LONGEST + _alike(first, last)
+    least = first[:longest] if isinstance(first, str | bytes) else first
+    if isinstance(last, str) and len(last) > longest:
+        return least, _after_text(last[:longest])
+    if isinstance(last, bytes) and len(last) > longest:
+        return least, _after_binary(last[:longest])
+    return least, last
+
+
+def _alike(first: Limit | None, last: Limit | None) -> int:
+    """The length of what two texts or binary values begin with alike."""
+    if not (isinstance(first, str | bytes) and isinstance(last, str | bytes)):
+        return 0
+    pairs = zip(first[:_MOST_ALIKE], last[:_MOST_ALIKE], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def key_of(limit: Limit | None) -> Key | None:
+    """The limit as a position in the total order."""
+    return None if limit is None else ((True, limit),)
 
 
 def _after_text(text: str) -> str | None:
@@ -76,33 +85,39 @@ def _after_binary(data: bytes) -> bytes | None:
 
 
 class StatedBounds(PartBounds):
-    """What the limits of a part say of its rows, as if they were one row group."""
+    """What the limits of parts say of their rows, as if each part were one row group.
 
-    def __init__(self, own: Schema, least: Limit, greatest: Limit) -> None:
+    The parts were written under `own`. A part without limits has no bounds.
+    """
+
+    def __init__(self, own: Schema, limits: Sequence[tuple[Limit | None, Limit | None]]) -> None:
         self._own = own
-        self._limits = least, greatest
-        self.groups = 1
+        self._limits = limits
+        self.groups = len(limits)
         self.derived = {}
 
     def of(self, column: Column) -> list[ColumnBounds]:
         """See `PartBounds`."""
         first = self._own.columns[0]
         if column.name != first.name or not widens(first, column):
-            return [ColumnBounds()]
-        values = _array(first, self._limits)
-        if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
-            # Bounds know nothing of NaN.
-            return [ColumnBounds(None, has_nulls=False)]
-        return [ColumnBounds(values.cast(column.stored.type), has_nulls=False)]
+            return [_UNKNOWN] * self.groups
+        known = [limit for pair in self._limits if None not in pair for limit in pair]
+        values = _array(first, known)
+        # Bounds know nothing of NaN, which is the last value.
+        nan = values.is_nan() if pa.types.is_floating(values.type) else None
+        values = values.cast(column.stored.type)
+        found, place = [], 0
+        for pair in self._limits:
+            if None in pair:
+                found.append(_UNKNOWN)
+                continue
+            is_bounded = nan is None or not nan[place + 1].as_py()
+            found.append(ColumnBounds(values.slice(place, 2) if is_bounded else None, has_nulls=False))
+            place += 2
+        return found
 
 
-@lru_cache(maxsize=4096)
-def stated_bounds(own: Schema, least: Limit, greatest: Limit) -> StatedBounds:
-    """The bounds of a part that was written under `own`, kept for the next read."""
-    return StatedBounds(own, least, greatest)
-
-
-def _array(column: Column, limits: tuple[Limit, Limit]) -> pa.Array:
+def _array(column: Column, limits: Sequence[Any]) -> pa.Array:
     type_ = column.stored.type
     if pa.types.is_floating(type_):
         width = type_.bit_width

@@ -113,11 +113,12 @@ def test_parts_that_were_written_without_limits_are_read(
     assert contents(found) == {(1000, "new"): 1}
 
 
-@pytest.mark.parametrize(("name", "off"), [("greatest_of", -5), ("least_of", 5)])
-def test_wrong_limits_are_found(monkeypatch: pytest.MonkeyPatch, stores: Stores, name: str, off: int) -> None:
+@pytest.mark.parametrize("off", [(0, -5), (5, 0)])
+def test_wrong_limits_are_found(
+    monkeypatch: pytest.MonkeyPatch, stores: Stores, off: tuple[int, int]
+) -> None:
     """By those who read a part all the same."""
-    right = getattr(run_writer, name)
-    monkeypatch.setattr(run_writer, name, lambda schema, rows: right(schema, rows) + off)
+    monkeypatch.setattr(run_writer, "limits_of", lambda first, last: (first + off[0], last + off[1]))
     other = client(stores)
     rows = {"k": range(ROWS, 2 * ROWS), "v": ["x"] * ROWS, "_time": pa.array([2] * ROWS, pa.uint64())}
     with other.writer(SHARD, SCHEMA, purpose="test").batch_builder() as builder:
@@ -129,3 +130,28 @@ def test_wrong_limits_are_found(monkeypatch: pytest.MonkeyPatch, stores: Stores,
     ranges = [KeyRange.between(SCHEMA, key, key + 5) for key in range(ROWS, 2 * ROWS, 5)]
     with pytest.raises(CorruptBlob, match="no wanted row, by the limits"):
         _ = [list(snapshot.within(each)) for each in ranges]
+
+
+def test_an_audit_reads_no_later_rows_and_evaluates_no_removed_ones(stores: Stores) -> None:
+    writer = client(stores).writer(SHARD, SCHEMA, purpose="test")
+    later = {"k": [5000], "v": ["later"], "_time": pa.array([2], pa.uint64()), "_diff": [1]}
+    writer.compare_and_append(pa.table(later), 2, 3)
+    auditor = client(stores, audit_pushdown=True).reader(SHARD, purpose="test")
+    wanted = KeyRange.between(SCHEMA, 10, 12)
+    assert sum(rows.num_rows for rows in auditor.snapshot(1).within(wanted)) == 2
+
+
+def test_pieces_of_runs_that_overlap_are_about_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of one part for each run say nothing of what is between them."""
+    monkeypatch.setattr(part_store, "LIMITS_FROM_BYTES", 0)
+    stores = Stores()
+    writer = client(stores).writer(SHARD, SCHEMA, purpose="test")
+    for time in range(24):
+        keys = [(number * 7919 + time) % 10_007 for number in range(300)]
+        times = pa.array([time] * 300, pa.uint64())
+        rows = pa.table({"k": keys, "v": ["x"] * 300, "_time": times, "_diff": [1] * 300})
+        writer.compare_and_append(rows, time, time + 1)
+    reader = client(stores).reader(SHARD, purpose="test")
+    sizes = [reader.snapshot_of(each).to_table().num_rows for each in reader.snapshot_parts(23, 3)]
+    assert len(sizes) == 3
+    assert max(sizes) < 2 * sum(sizes) / 3

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.persist import KeyRange, Schema
 from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.column_types import arrow_type, is_basic
-from holdfast.persist.rows.limits import StatedBounds, greatest_of, key_of, least_of
+from holdfast.persist.rows.limits import Limit, StatedBounds, first_value, key_of, limits_of
 from holdfast.persist.rows.order import key_at
 from holdfast.persist.rows.values import canonical_floats, count_type
 from unit.persist.rows import strategies
@@ -47,17 +47,17 @@ def test_limits_exclude_no_row(name: str, data: st.DataObject) -> None:
         schema=schema.arrow_updates,
     )
     rows = sort_updates(schema, pa.Table.from_batches([updates])).combine_chunks().to_batches()[0]
-    least, greatest = least_of(schema, rows), greatest_of(schema, rows)
+    least, greatest = limits_of(first_value(schema, rows, 0), first_value(schema, rows, count - 1))
     first, last = (key_at(["a"], rows, index) for index in (0, count - 1))
     assert least is None or key_of(least) <= first
     assert greatest is None or last <= key_of(greatest)
     for index in range(count):
         assert KeyRange(lower=key_at(["a"], rows, index)).may_meet(key_of(least), key_of(greatest))
     for limit in (least, greatest):
-        assert not isinstance(limit, str | bytes) or len(limit) <= 32
+        assert not isinstance(limit, str | bytes) or len(limit) <= 256
     if least is None or greatest is None:
         return
-    (bounds,) = StatedBounds(schema, least, greatest).of(schema.columns[0])
+    _, bounds = StatedBounds(schema, [(None, greatest), (least, greatest)]).of(schema.columns[0])
     assert not bounds.has_nulls
     if bounds.values is not None:
         low, high = (key_at(["a"], pa.table({"a": bounds.values}), index) for index in (0, 1))
@@ -85,9 +85,27 @@ def test_most_types_have_limits(type_: str, value: object) -> None:
     is_count = pa.types.is_temporal(stored)
     array = pa.array([value], count_type(stored)).view(stored) if is_count else pa.array([value], stored)
     rows = pa.RecordBatch.from_arrays([array], ["a"])
-    least, greatest = least_of(schema, rows), greatest_of(schema, rows)
+    least, greatest = limits_of(*[first_value(schema, rows, 0)] * 2)
     assert least is not None
     assert least == greatest
-    (bounds,) = StatedBounds(schema, least, greatest).of(schema.columns[0])
+    _, bounds = StatedBounds(schema, [(None, greatest), (least, greatest)]).of(schema.columns[0])
     assert bounds.values is not None
     assert bounds.values.slice(0, 1).equals(array)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "limits"),
+    [
+        ("a" * 40, "b" * 40, ("a" * 32, "b" * 31 + "c")),
+        ("page/" * 8 + "1", "page/" * 8 + "2", ("page/" * 8 + "1", "page/" * 8 + "2")),
+        ("x" * 300 + "1", "x" * 300 + "2", ("x" * 256, "x" * 255 + "y")),
+        (b"a" + b"\xff" * 40, b"a" + b"\xff" * 41, (b"a" + b"\xff" * 40, b"a" + b"\xff" * 41)),
+        (b"\xff" * 300, b"\xff" * 300, (b"\xff" * 256, None)),
+        (None, "z" * 33, (None, "z" * 31 + "{")),
+        (3, 7, (3, 7)),
+    ],
+)
+def test_long_values_are_cut_after_what_they_have_alike(
+    first: Limit | None, last: Limit | None, limits: tuple[Limit | None, Limit | None]
+) -> None:
+    assert limits_of(first, last) == limits
