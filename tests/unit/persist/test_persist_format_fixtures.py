@@ -11,14 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fixtures.make_format import FOLDER, SUMS, TYPES, Names, listed, main, restore, sums
-from holdfast.errors import CLOSED, Deprecated, ShardFinalized, VersionTooNew
+from fixtures.make_format import FOLDER, LIMITED, LIMITS, SUMS, TYPES, Names, listed, main, restore, sums
+from holdfast.errors import CLOSED, CorruptBlob, Deprecated, ShardFinalized, VersionTooNew
 from holdfast.persist import (
     PersistClient,
     PersistConfig,
     Progress,
     ReadHandle,
     Schema,
+    SnapshotPart,
     TypedReader,
     TypedUpdate,
     Updates,
@@ -94,6 +95,28 @@ def test_values_of_later_types_are_read_and_written_on(fixture: Path, folder: Pa
             with client.writer(shard, schema, purpose="test") as writer:
                 writer.compare_and_append(again.append_column("_diff", pa.array([-1] * 4)), 2, 3)
             assert reader.snapshot(2).to_table().num_rows == 0
+
+
+@pytest.mark.parametrize("fixture", [LIMITS], ids=lambda path: path.name)
+def test_limits_of_parts_are_read_and_leave_parts_out(fixture: Path, folder: Path) -> None:
+    test_a_released_format_is_never_changed(fixture)
+    facts = expected(fixture)["shards"]
+    assert facts.keys() == LIMITED.keys()
+    with PersistClient.open(folder.as_uri(), mode="read") as client:
+        for name, (_, limits) in LIMITED.items():
+            read_all(client, facts[name])
+            (part,) = (
+                part for batch in state_of(client, facts[name]["shard"]).batches for part in batch.parts
+            )
+            assert (part.least, part.greatest) == limits
+    for blob in folder.glob("blob/*/w*/p*"):
+        blob.unlink()
+    shard = facts["int32"]["shard"]
+    with PersistClient.open(folder.as_uri(), mode="read") as client:
+        for outside in (SnapshotPart(shard, 0, upper=-5), SnapshotPart(shard, 0, lower=8)):
+            assert client.read_snapshot_part(outside).to_table().num_rows == 0
+        with pytest.raises(CorruptBlob):
+            client.read_snapshot_part(SnapshotPart(shard, 0, lower=7)).to_table()
 
 
 def read_all(client: PersistClient, facts: dict[str, Any]) -> None:
