@@ -201,6 +201,9 @@ def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
     check_committed(controller, spec)
     # What executors uploaded is three runs of two parts, and none of their rows are in the state.
     assert sorted(uploaded(controller, spec).values()) == [2, 2, 2]
+    for shard in shards_of(controller, spec):
+        (batch,) = controller.client.session.machine(shard).refresh().batches
+        assert [len(run) for run in batch.runs] == [2]
 
     before = record_of(controller, spec)
     assert hydrate.main([spec.to_json()]) == 0

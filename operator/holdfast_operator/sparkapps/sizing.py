@@ -8,10 +8,12 @@ files.
 from typing import Final
 
 from holdfast.persist import StoredSize
-from holdfast.spark.options import tasks_worth
+from holdfast.spark.options import MAX_PARTITIONS, tasks_worth
 from holdfast_operator.api.spark import SparkExecutors, SparkTemplate, mib
 
-_MOST_TASKS: Final = 256
+_SMALL_TASKS: Final = 256
+_MOST_GROWTH: Final = 32
+"""How many times as large as the smallest task a task gets before there are more of them."""
 
 _PYTHON_MIB: Final = 640
 _LEAST_JVM_MIB: Final = 384
@@ -25,14 +27,15 @@ def tasks(stored: StoredSize, executors: SparkExecutors) -> int:
 
     - There is one task for each 64 MiB or million rows. In memory that is a few times as large, and a task
       sorts 128 MiB at a time. So its temporary files take a few hundred MiB, and a lost task costs seconds.
-    - The number is a multiple of the number of cores, so that no core is idle while the last tasks run.
-    - There are at most 256 tasks. Each task leaves a file in a snapshot, or a run in every shard of a new
-      rendition. Readers hold a batch of every run in memory until the runs are compacted. So above 16 GiB,
-      tasks are larger.
+    - Up to 256, the number is a multiple of the number of cores, so that no core is idle at the end.
+    - Each task costs the driver some memory and time, and leaves a file in a snapshot, or a part in every
+      shard of a new rendition. So there are at most 256 tasks of less than 2 GiB or 32 million rows: above
+      16 GiB, tasks are larger. Above 512 GiB, there are more of them.
     """
     at_once = cores(executors)
-    needed = tasks_worth(stored.rows, stored.size_bytes)
-    return min(_MOST_TASKS, _ceil(needed, at_once) * at_once)
+    worth = tasks_worth(stored.rows, stored.size_bytes)
+    needed = min(worth, max(_SMALL_TASKS, _ceil(worth, _MOST_GROWTH)))
+    return min(MAX_PARTITIONS, max(_SMALL_TASKS, needed), _ceil(needed, at_once) * at_once)
 
 
 def cores(executors: SparkExecutors) -> int:

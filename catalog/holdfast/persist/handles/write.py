@@ -17,6 +17,7 @@ from holdfast.persist.handles.builder import MEMORY_BYTES, BatchBuilder
 from holdfast.persist.handles.upload import Upload, UploadTicket
 from holdfast.persist.ids import new_id
 from holdfast.persist.multi_write import InFlight, Prepared, closed_writer, multi_write
+from holdfast.persist.parts.chains import joined
 from holdfast.persist.parts.part_store import PartWriter
 from holdfast.persist.parts.run_writer import write_run
 from holdfast.persist.rows.canonical import check_times, prepare_between, prepare_updates, time_bounds
@@ -273,7 +274,8 @@ class WriteHandle:
         self._register()
 
     def prepare_uploads(self, uploads: Sequence[Upload], expected_upper: int, new_upper: int) -> Prepared:
-        """Like `prepare_append`, for uploads that others made with this handle's ticket. Each is a run.
+        """Like `prepare_append`, for uploads that others made with this handle's ticket. Each is a run,
+        but uploads that don't overlap are one.
 
         Raises `BadInput` if an upload is for another shard, or has times outside of `[expected_upper,
         new_upper)`. Raises `HandleExpired` if the handle sent no heartbeat for too long during the uploads.
@@ -297,7 +299,8 @@ class WriteHandle:
                         f"an upload has times from {part.lower} to {part.upper - 1}, expected times in"
                         f" [{expected_upper}, {new_upper})"
                     )
-        return self._prepared([each.run for each in uploads if each.run], expected_upper, new_upper)
+        runs = joined([each.run for each in uploads if each.run], self._machine.schema_of, self.schema)
+        return self._prepared(runs, expected_upper, new_upper)
 
     def batch_builder(self, *, memory_bytes: int = MEMORY_BYTES) -> BatchBuilder:
         """Return a builder of one append of any size, in any order, that uses about this much memory.

@@ -7,6 +7,7 @@ from typing import Final
 
 from holdfast.errors import CorruptBlob
 from holdfast.forks import ForkLock
+from holdfast.persist.parts.chains import joined
 from holdfast.persist.parts.runs import At, Run, open_runs
 from holdfast.persist.rows.evolution import upgraded_key
 from holdfast.persist.rows.limits import StatedBounds, key_of
@@ -26,13 +27,13 @@ def met_runs(state: ShardState, wanted: KeyRange, row_filter: RowFilter | None) 
     """Return the runs of a version without the parts that can't have rows of a range that a filter chooses.
 
     The range is one of the version's newest schema. Equal rows have equal first columns. So what is left has
-    all updates of each wanted row.
+    all updates of each wanted row. Runs that don't overlap are joined.
     """
     runs: list[Run] = [run for batch in state.batches for run in batch.runs]
-    if wanted == EVERYTHING and row_filter is None:
-        return runs
-    found = (_met(state, run, wanted, row_filter) for run in runs)
-    return [run for run in found if run]
+    if wanted != EVERYTHING or row_filter is not None:
+        found = (_met(state, run, wanted, row_filter) for run in runs)
+        runs = [run for run in found if run]
+    return [*joined(runs, lambda part: state.schemas[part.schema_id], state.schema)]
 
 
 def audit_left_out(

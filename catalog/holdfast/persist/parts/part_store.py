@@ -18,7 +18,7 @@ from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.rows.canonical import sort_updates, time_bounds
 from holdfast.persist.rows.consolidate import ParquetSource, Source
 from holdfast.persist.rows.evolution import upgraded
-from holdfast.persist.rows.limits import Limit, first_value, limits_of
+from holdfast.persist.rows.limits import first_value, limits_of
 from holdfast.persist.rows.part import (
     Encoding,
     checksum,
@@ -35,7 +35,7 @@ from holdfast.persist.state.machine import Machine, read_twice, retry
 from holdfast.persist.state.state import Part
 
 LIMITS_FROM_BYTES: Final = 64 * 1024
-"""The state has the limits of parts with at least so many bytes."""
+"""The state has the limits of the parts of an append that have at least so many bytes."""
 
 
 class PartGone(Exception):
@@ -92,22 +92,13 @@ def _upload(
     assert bounds is not None
     data = encode_parquet(schema, schema_id, piece, encoding=encoding)
     crc32c = put_part(machine, key, data)
-    limits = limits_of(first_value(schema, piece, 0), first_value(schema, piece, piece.num_rows - 1))
-    return stored_part(piece.num_rows, schema_id, (bounds[0], bounds[1] + 1), len(data), crc32c, key, limits)
-
-
-def stored_part(
-    rows: int,
-    schema_id: int,
-    times: tuple[int, int],
-    size_bytes: int,
-    crc32c: int,
-    key: str,
-    limits: tuple[Limit | None, Limit | None],
-) -> Part:
-    """The part in a blob. The state has the limits of its rows only if it would take long to read it."""
-    least, greatest = limits if size_bytes >= LIMITS_FROM_BYTES else (None, None)
-    return Part(rows, schema_id, *times, size_bytes, crc32c, key, None, least, greatest)
+    least = greatest = None
+    if len(data) >= LIMITS_FROM_BYTES:
+        first, last = (first_value(schema, piece, index) for index in (0, piece.num_rows - 1))
+        least, greatest = limits_of(first, last)
+    return Part(
+        piece.num_rows, schema_id, bounds[0], bounds[1] + 1, len(data), crc32c, key, None, least, greatest
+    )
 
 
 def put_part(machine: Machine, key: str, data: bytes | memoryview) -> int:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from holdfast.errors import CLOSED
 from holdfast.persist.ids import new_id, part_key
-from holdfast.persist.parts.part_store import PartWriter, delete_parts, put_part, stored_part
+from holdfast.persist.parts.part_store import PartWriter, delete_parts, put_part
 from holdfast.persist.rows.canonical import time_bounds
 from holdfast.persist.rows.limits import Limit, first_value, limits_of
 from holdfast.persist.rows.part import ROW_GROUP_BYTES, PartFile, group_rows, row_group_bytes
@@ -177,14 +177,18 @@ class _RunWriter:
         data = encoded.result()
         key = part_key(target.parts.machine.shard_id, target.parts.writer_id, new_id("p"))
         crc32c = put_part(target.parts.machine, key, data)
-        return stored_part(
+        least, greatest = limits_of(part.first, part.last)
+        return Part(
             part.rows,
             target.parts.schema_id,
-            (part.lower, part.upper),
+            part.lower,
+            part.upper,
             len(data),
             crc32c,
             key,
-            limits_of(part.first, part.last),
+            None,
+            least,
+            greatest,
         )
 
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from holdfast.errors import CLOSED, HandleExpired, HoldfastError, ShardFinalized
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import new_id
+from holdfast.persist.parts.chains import joined
 from holdfast.persist.parts.part_store import PartGone, delete_parts, read_inline
 from holdfast.persist.parts.run_writer import write_run
 from holdfast.persist.parts.runs import Since, merged
@@ -366,7 +367,7 @@ def consolidated(
     wanted: KeyRange = EVERYTHING,
 ) -> Iterator[pa.Table]:
     """Yield the updates of batches in a range, in `schema`, consolidated at since, in the total order."""
-    runs = [run for batch in batches for run in batch.runs]
+    runs = joined([run for batch in batches for run in batch.runs], machine.schema_of, schema)
     inline = [part for run in runs for part in run if part.inline is not None]
     if len(inline) == sum(map(len, runs)) and wanted == EVERYTHING:
         # The batches are small, so the stream's fixed cost would dominate.
