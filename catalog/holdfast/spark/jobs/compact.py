@@ -5,12 +5,13 @@
 - It merges the shards of the current rendition, because readers read that one. A rendition that is being
   filled has little to merge, and a retired one is dropped soon.
 - The driver claims all batches of a shard, cuts its keys into a few ranges, and renews the claim while tasks
-  merge one range each. It installs their parts, in the order of the ranges, in exchange for exactly those
-  batches. Batches that were appended since the claim stay next to the result.
+  merge one range each. Once all ranges of a shard are merged, it installs their parts, in the order of the
+  ranges, in exchange for exactly those batches. Batches that were appended since the claim stay next to the
+  result.
 - An installed result never changes contents at or after the since, and is installed completely or not at all.
-  So the shards are installed one by one, and the change of the JobRecord from Running(attempt) to Done
-  records the result. No concurrent process can make it wrong: if one of them has merged batches, the others
-  find them gone.
+  So each shard is installed by itself, and what is installed stays if the attempt is killed. The change of
+  the JobRecord from Running(attempt) to Done records the result. No concurrent process can make it wrong: if
+  one of them has merged batches, the others find them gone.
 - Claims carry the name of the job and the attempt. The next attempt ends the claims of earlier attempts, and
   their results can't be installed after that. Their uploads are swept once they are old enough.
 - Shards whose batches another process is merging, or has merged, are left alone. The result counts them.
@@ -18,8 +19,9 @@
   times from the claim's since apart, even if the since moves during the job.
 
 The record's result: `shards` is the number of shards of the rendition. They are `compacted`, `skipped`
-(nothing to gain) or `left` (to others). For the compacted shards, `batches` is the number of batches that
-were merged, `rows_before` and `rows` count stored updates, and `bytes_before` and `bytes` are their sizes.
+(nothing to gain, also because an earlier attempt compacted them) or `left` (to others). For the compacted
+shards, `batches` is the number of batches that were merged, `rows_before` and `rows` count stored updates,
+and `bytes_before` and `bytes` are their sizes.
 
 Exit codes: 0 it is done (now, or before by the same attempt); 1 it failed and a new attempt may succeed; 2
 the spec, or what it asks for, is wrong; 3 the store failed; 4 fenced; 143 it was terminated.
@@ -31,6 +33,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -83,11 +86,11 @@ _NOTHING: Final = StoredSize(0, 0)
 
 @dataclass(slots=True)
 class _Claim:
-    """Batches of a shard that this attempt has claimed. `parts` is set once all pieces of them are merged."""
+    """Batches of a shard that this attempt has claimed. `parts` replace them if `is_installed`."""
 
     task: CompactionTask
     before: StoredSize = _NOTHING
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[Part, ...] = ()
     is_installed: bool = False
 
 
@@ -106,10 +109,6 @@ def _compacted(
         # If the attempt was ended before it claimed anything, its claims were not ended with it.
         controller.check_attempt(spec.job_id, spec.attempt)
         _merge(client, claims, spec, f"{info.name}: {len(claims)} of {len(shards)} shards", say, spark)
-        # A fenced attempt may install too: either the next one has ended its claims, or it finds less to do.
-        for claim in claims:
-            if claim.parts is not None:
-                claim.is_installed = client.compactions.install(claim.task, claim.parts)
     return _result(len(shards), claims, left)
 
 
@@ -158,7 +157,10 @@ def _merge(
     say: Say,
     spark: SparkSession | None,
 ) -> None:
-    """Let executors merge the claimed batches. A claim whose batches are gone gets no parts."""
+    """Let executors merge the claimed batches, and install each shard once all of its pieces are merged.
+
+    A claim whose batches are gone is not installed.
+    """
     pieces = [_pieces(client, claim, max(1, spec.partitions // len(claims))) for claim in claims]
     flat = [piece for of_claim in pieces for piece in of_claim]
     count = min(spec.partitions, len(flat))
@@ -167,24 +169,38 @@ def _merge(
         return
     # Task n has piece n and every `count`-th piece after it.
     tasks = [flat[index::count] for index in range(count)]
+    merged: dict[int, Merged] = {}
+    waiting = list(zip(claims, _places(pieces), strict=True))
+
+    def install(index: int, answer: tuple[Merged, ...]) -> None:
+        merged.update(zip(range(index, len(flat), count), answer, strict=True))
+        for claim, places in [each for each in waiting if merged.keys() >= set(each[1])]:
+            waiting.remove((claim, places))
+            runs = [merged[place] for place in places]
+            if runs and None not in runs:
+                done = f"{len(claims) - len(waiting)} of {len(claims)} shards are merged"
+                say(f"{done}, installing {claim.task.shard_id}")
+                claim.parts = tuple(part for run in runs for part in run or ())
+                # A fenced attempt may install too: either the next one has ended its claims, or it finds less
+                # to do.
+                claim.is_installed = client.compactions.install(claim.task, claim.parts)
+
     with session(spec, spark) as running:
-        answers = run_tasks(
+        run_tasks(
             running.sparkContext,
             tasks,
             functools.partial(merge_pieces, place=spec.place, location_id=client.location_id),
             what=f"compact {what}",
             progress=lambda done: say(f"{done} of {count} tasks are done"),
             meanwhile=_renewing(client, claims),
+            each=install,
         )
-    merged: list[Merged] = [None] * len(flat)
-    for index, answer in enumerate(answers):
-        merged[index::count] = answer
-    in_order = iter(merged)
-    for claim, of_claim in zip(claims, pieces, strict=True):
-        runs = [next(in_order) for _ in of_claim]
-        if runs and None not in runs:
-            claim.parts = tuple(part for run in runs for part in run or ())
-    say("all tasks are done, installing what they merged")
+
+
+def _places(pieces: Sequence[Sequence[CompactionPiece]]) -> list[range]:
+    """The places of each claim's pieces among the pieces of all claims."""
+    ends = [*accumulate(map(len, pieces), initial=0)]
+    return [range(*ends_of) for ends_of in pairwise(ends)]
 
 
 def _pieces(client: PersistClient, claim: _Claim, most: int) -> list[CompactionPiece]:
@@ -211,7 +227,7 @@ def _renewing(client: PersistClient, claims: Sequence[_Claim]) -> Callable[[], N
 
 def _result(shards: int, claims: Sequence[_Claim], left: int) -> dict[str, Any]:
     done = [claim for claim in claims if claim.is_installed]
-    parts = [part for claim in done for part in claim.parts or ()]
+    parts = [part for claim in done for part in claim.parts]
     return {
         "shards": shards,
         "compacted": len(done),
