@@ -142,6 +142,23 @@ def test_a_copy_of_a_collection_that_a_source_feeds_is_fed_on(
     assert len(controller.describe(name).holding.shards) == 3
 
 
+def test_renamed_and_dropped_columns_are_copied(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    spec = order()
+    controller.rename_column(spec.collection, "name", "label")
+    controller.drop_column(spec.collection, "x")
+    with controller.reader(spec.collection, purpose="look") as reader:
+        before = [reader.snapshot(time).to_table().sort_by("id") for time in (30, reader.upper() - 1)]
+    hydrate.run(spec, say=str, spark=spark)
+    controller.renditions.hand_over(spec.collection, "r2")
+    with controller.reader(spec.collection, purpose="look") as reader:
+        after = [reader.snapshot(time).to_table().sort_by("id") for time in (30, reader.upper() - 1)]
+    assert before[-1].column_names == ["id", "label", "_diff"]
+    assert after[0].equals(before[0])
+    assert after[-1].equals(before[-1])
+
+
 def filled(controller: StorageController, spec: HydrateSpec, as_of: int) -> pa.Table:
     """What is in the shards of the new rendition, each row from the one that it belongs to."""
     found = []

@@ -74,7 +74,7 @@ def _filled(
     found = scan.find(spec.reading(info.collection_id, upper - 1))
     parts = [task.part for task in scan.plan(found)]
     # Read after the parts were planned, so their schemas are this one or earlier ones.
-    schema = controller.describe(info.collection_id).schema
+    schema = controller.describe(info.collection_id).stored_schema
     purpose = rendition_hold(rendition.id)
     with ExitStack() as stack:
         writers = [
