@@ -20,6 +20,7 @@ from holdfast.ingest import ingest_source
 from holdfast.ingest.kept import offsets
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.ids import BLOB_NAME
+from holdfast.spark import options
 from holdfast.spark.jobs import hydrate, snapshot
 from holdfast.spark.jobs.spec import HydrateSpec, SnapshotSpec
 from holdfast.spark.place import Place
@@ -218,9 +219,6 @@ def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
     check_committed(controller, spec)
     # What executors uploaded is three runs of two parts, and none of their rows are in the state.
     assert sorted(uploaded(controller, spec).values()) == [2, 2, 2]
-    for shard in shards_of(controller, spec):
-        (batch,) = controller.client.session.machine(shard).refresh().batches
-        assert [len(run) for run in batch.runs] == [2]
 
     before = record_of(controller, spec)
     assert hydrate.main([spec.to_json()]) == 0
@@ -254,6 +252,42 @@ def test_it_catches_up_and_takes_over_while_the_collection_is_written_and_read(
     while reader.frontier < 60_000:
         told += sum(event.table.num_rows for event in reader.next() if hasattr(event, "table"))
     assert told == 11
+
+
+def test_executors_copy_what_was_written_meanwhile_until_little_is_left(
+    spark: SparkSession, controller: StorageController, order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hydrate, "LEAST_CHANGES", 15)
+    monkeypatch.setattr(options, "_TASK_ROWS", 5)
+    spec = order()
+    writer = controller.writer(spec.collection, purpose="test")
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if "rows are uploaded" in text:
+            new = contents_of(2000, 2010)
+            writer.append(new, 31, 41)
+            writer.append([{**row, "_diff": -1} for row in new[:8]] + contents_of(1000, 1004), 41, 51)
+        if "changes are uploaded" in text:
+            writer.append(contents_of(3000, 3003), 51, 61)
+
+    hydrate.run(spec, say=say, spark=spark)
+    assert "as of 50: 3 tasks into 3 shards of r2" in " ".join(said)
+    assert "22 changes are uploaded, committing" in said
+    assert len([text for text in said if "are uploaded" in text]) == 2
+    assert "as of 30: 4 tasks into 3 shards of r2" in " ".join(said)
+    for shard in shards_of(controller, spec):
+        filled_with = controller.client.session.machine(shard).refresh().batches[0]
+        # One of each shard that was read, not of each task.
+        assert [len(run) for run in filled_with.runs] == [2, 2]
+    assert set(controller.client.recent_uppers(shards_of(controller, spec)).values()) == {61}
+    with controller.reader(spec.collection, purpose="look") as reader:
+        wanted = reader.snapshot(60).to_table().sort_by("id")
+    assert wanted.num_rows == 999 + 2 + 4 + 3
+    assert filled(controller, spec, 60).equals(wanted)
+    holds = controller.client.inspect(controller.describe(spec.collection).metadata_shard).holds
+    assert [hold.since for hold in holds if hold.purpose == rendition_hold("r2")] == [60]
 
 
 def test_an_attempt_that_was_replaced_meanwhile_is_fenced_and_takes_its_uploads_away(

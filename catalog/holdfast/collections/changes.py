@@ -54,12 +54,14 @@ def plan_changes(reader: CollectionReader, after: int, until: int, rows: int) ->
     return [ChangesPart(reader.info.collection_id, *each) for each in pairwise([*cuts, until])]
 
 
-def read_changes(client: PersistClient, part: ChangesPart) -> Iterator[pa.Table]:
+def read_changes(client: PersistClient, part: ChangesPart, *, stored: bool = False) -> Iterator[pa.Table]:
     """Return the updates of a piece in the order of time: the columns of the schema, `_time` and `_diff`.
 
-    Raises `AsOfTooEarly` if nothing held the collection's since between planning and reading.
+    `stored` is as for `CollectionReader`. Raises `AsOfTooEarly` if nothing held the collection's since
+    between planning and reading.
     """
-    with StorageController(client).reader(part.collection_id, purpose="changes") as reader:
+    controller = StorageController(client)
+    with controller.reader(part.collection_id, purpose="changes", stored=stored) as reader:
         for event in reader.listen(part.after, part.until):
             if isinstance(event, Updates):
                 yield event.table

@@ -106,7 +106,10 @@ class Controls(Protocol):
 
 
 class Hydration:
-    """One attempt to hydrate one rendition. `fill` does the filling if this process doesn't do all of it.
+    """One attempt to hydrate one rendition.
+
+    `fill` does the filling if this process doesn't do all of it, and then `follow` may copy what was written
+    during it. This process copies the rest.
 
     If `attempt` is given, it must be the recorded attempt of the job. Otherwise this starts the next one.
     """
@@ -119,6 +122,7 @@ class Hydration:
         progress: OnProgress | None = None,
         *,
         fill: Fill | None = None,
+        follow: Callable[[], None] = lambda: None,
         attempt: int | None = None,
     ) -> None:
         self._controller = controller
@@ -127,6 +131,7 @@ class Hydration:
         self._rendition_id = rendition_id
         self._progress = progress
         self._make = fill or self._here
+        self._follow = follow
         self._given = attempt
         self._rows = 0
 
@@ -148,6 +153,7 @@ class Hydration:
                     raise gone from error
                 raise
         try:
+            self._follow()
             renditions = self._controller.renditions
             return renditions.catch_up(self._id, self._rendition_id, progress=self._progress)
         except _GONE as error:

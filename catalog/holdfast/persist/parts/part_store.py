@@ -8,7 +8,6 @@ an upload of unknown outcome can be repeated.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,9 +32,6 @@ from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.values import R, Rows
 from holdfast.persist.state.machine import Machine, read_twice, retry
 from holdfast.persist.state.state import Part
-
-LIMITS_FROM_BYTES: Final = 64 * 1024
-"""The state has the limits of the parts of an append that have at least so many bytes."""
 
 
 class PartGone(Exception):
@@ -92,10 +88,7 @@ def _upload(
     assert bounds is not None
     data = encode_parquet(schema, schema_id, piece, encoding=encoding)
     crc32c = put_part(machine, key, data)
-    least = greatest = None
-    if len(data) >= LIMITS_FROM_BYTES:
-        first, last = (first_value(schema, piece, index) for index in (0, piece.num_rows - 1))
-        least, greatest = limits_of(first, last)
+    least, greatest = limits_of(*(first_value(schema, piece, index) for index in (0, piece.num_rows - 1)))
     return Part(
         piece.num_rows, schema_id, bounds[0], bounds[1] + 1, len(data), crc32c, key, None, least, greatest
     )

@@ -7,7 +7,8 @@
 - An attempt that is no longer the recorded one is fenced, and deletes its uploads. Uploads of attempts that
   were killed, and of tasks that ran twice, are swept after the leases of their writers.
 - The rendition itself holds what is read, from its creation until it is current or aborted.
-- The driver then copies the rows that were written during the job. That needs no job: any process may do it.
+- Executors also copy the rows that were written during the job, until few are left. The driver copies these.
+  That is not on record: any process may do it.
 
 The record's result: `upper`, below which the contents are complete, and `rows`.
 
@@ -16,24 +17,35 @@ may succeed; 2 the spec, or what it asks for, is wrong; 3 the store failed; 4 fe
 """
 
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
 from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
+from holdfast.collections.changes import plan_changes
+from holdfast.collections.frontiers import common_upper
 from holdfast.collections.hydration import Hydration
 from holdfast.collections.rendition_copy import OnProgress, hold_moved, kept_builders, rendition_hold
-from holdfast.errors import StorageError
-from holdfast.persist import PersistClient, Prepared, WriteHandle
+from holdfast.errors import CLOSED, HoldfastError, StorageError, UpperMismatch
+from holdfast.persist import PersistClient, Prepared, Upload, WriteHandle
 from holdfast.spark import scan
 from holdfast.spark.jobs import program
-from holdfast.spark.jobs.filling import Filling, fill_task
+from holdfast.spark.jobs.filling import Filling, fill_changes, fill_task
 from holdfast.spark.jobs.program import Say, assigned, on_record, session
 from holdfast.spark.jobs.spec import HydrateSpec
 from holdfast.spark.jobs.tasks import run_tasks
+from holdfast.spark.options import tasks_worth
+
+T = TypeVar("T")
+
+LEAST_CHANGES: Final = 5_000_000
+"""The driver copies fewer changes by itself, in about half a minute."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,60 +64,118 @@ def run(spec: HydrateSpec, *, say: Say, spark: SparkSession | None = None) -> No
         controller = StorageController(client)
         if (info := assigned(controller, spec, say)) is None:
             return
-        with on_record(controller, spec):
-            fill = functools.partial(_filled, client, controller, spec, say, spark)
-            upper = Hydration(controller, info, spec.rendition, fill=fill, attempt=spec.attempt).run()
+        with on_record(controller, spec), ExitStack() as stack:
+            running = functools.cache(lambda: stack.enter_context(session(spec, spark)))
+            job = _Job(client, controller, spec, say, running)
+            hydration = Hydration(
+                controller, info, spec.rendition, fill=job.filled, follow=job.follow, attempt=spec.attempt
+            )
+            upper = hydration.run()
     say(f"rendition {spec.rendition} is complete before {upper}, {time.monotonic() - started:.1f} s")
 
 
-@contextmanager
-def _filled(
-    client: PersistClient,
-    controller: StorageController,
-    spec: HydrateSpec,
-    say: Say,
-    spark: SparkSession | None,
-    info: CollectionInfo,
-    rendition: RenditionInfo,
-    upper: int,
-    progress: OnProgress,
-) -> Iterator[Callable[[], list[Prepared]]]:
-    """The steps that fill an empty rendition up to `upper`, uploaded by executors. See `prepared_copy`."""
-    found = scan.find(spec.reading(info.collection_id, upper - 1))
-    parts = [task.part for task in scan.plan(found)]
-    # Read after the parts were planned, so their schemas are this one or earlier ones.
-    schema = controller.describe(info.collection_id).stored_schema
-    purpose = rendition_hold(rendition.id)
-    with ExitStack() as stack:
-        writers = [
-            stack.enter_context(client.writer(shard, schema, purpose=purpose)) for shard in rendition.shards
-        ]
-        tickets = tuple(writer.upload_ticket() for writer in writers)
-        say(f"{info.name} as of {upper - 1}: {len(parts)} tasks into {len(writers)} shards of {rendition.id}")
-        filling = Filling(spec.place, client.location_id, rendition, tickets)
-        with session(spec, spark) as running:
+@dataclass(frozen=True)
+class _Job:
+    client: PersistClient
+    controller: StorageController
+    spec: HydrateSpec
+    say: Say
+    spark: Callable[[], SparkSession]
+
+    @contextmanager
+    def filled(
+        self, info: CollectionInfo, rendition: RenditionInfo, upper: int, progress: OnProgress
+    ) -> Iterator[Callable[[], list[Prepared]]]:
+        """The steps that fill an empty rendition, uploaded by executors. See `prepared_copy`."""
+        found = scan.find(self.spec.reading(info.collection_id, upper - 1))
+        parts = [task.part for task in scan.plan(found)]
+        with self._uploaded(info, rendition, 0, upper, parts, fill_task) as (appends, rows):
+            progress(rows, rows)
+            self.say(f"{rows:,} rows are uploaded, committing")
+            yield lambda: [*appends, hold_moved(self.client, info, rendition, upper)]
+
+    def follow(self) -> None:
+        """Let executors copy what was written meanwhile, until that is little, or isn't less than before."""
+        before = CLOSED
+        while True:
+            view = self.controller.renditions.look(self.spec.collection)
+            rendition = view.info.rendition(self.spec.rendition)
+            lower = common_upper(view.info, rendition, self.client.recent_uppers)
+            rows = self._changes(lower, view.upper)
+            if rows < LEAST_CHANGES or rows >= before:
+                return
+            before = rows
+            try:
+                self._bring(view.info, rendition, lower, view.upper, rows)
+            except UpperMismatch:
+                # Another process was faster.
+                continue
+            except HoldfastError:
+                # Tasks read the newest columns. The writers may have earlier ones.
+                now = self.controller.describe(self.spec.collection)
+                if now.stored_schema == view.info.stored_schema:
+                    raise
+
+    def _changes(self, lower: int, upper: int) -> int:
+        """About how many updates came in `[lower, upper)`."""
+        if not 0 < lower < upper:
+            return 0
+        with self.controller.reader(self.spec.collection, purpose="hydrate") as reader:
+            return sum(count for time, count in reader.change_counts(lower - 1) if time < upper)
+
+    def _bring(
+        self, info: CollectionInfo, rendition: RenditionInfo, lower: int, upper: int, rows: int
+    ) -> None:
+        worth = math.ceil(rows / min(self.spec.partitions, tasks_worth(rows, 0)))
+        with self.controller.reader(self.spec.collection, purpose="hydrate") as reader:
+            parts = plan_changes(reader, lower - 1, upper - 1, worth)
+        work = functools.partial(fill_changes, time=upper - 1)
+        with self._uploaded(info, rendition, lower, upper, parts, work) as (appends, rows):
+            self.say(f"{rows:,} changes are uploaded, committing")
+            self.client.multi_write([*appends, hold_moved(self.client, info, rendition, upper)])
+
+    @contextmanager
+    def _uploaded(
+        self,
+        info: CollectionInfo,
+        rendition: RenditionInfo,
+        lower: int,
+        upper: int,
+        parts: Sequence[T],
+        work: Callable[..., tuple[Upload, ...]],
+    ) -> Iterator[tuple[list[Prepared], int]]:
+        """The appends of what tasks upload of the parts, for the block, and the number of their rows."""
+        # Read after the parts were planned, so their schemas are this one or earlier ones.
+        schema = self.controller.describe(info.collection_id).stored_schema
+        purpose = rendition_hold(rendition.id)
+        with ExitStack() as stack:
+            writers = [
+                stack.enter_context(self.client.writer(shard, schema, purpose=purpose))
+                for shard in rendition.shards
+            ]
+            tickets = tuple(writer.upload_ticket() for writer in writers)
+            into = f"{len(writers)} shards of {rendition.id}"
+            self.say(f"{info.name} as of {upper - 1}: {len(parts)} tasks into {into}")
+            filling = Filling(self.spec.place, self.client.location_id, rendition, tickets)
             uploads = run_tasks(
-                running.sparkContext,
+                self.spark().sparkContext,
                 parts,
-                functools.partial(fill_task, filling=filling),
+                functools.partial(work, filling=filling),
                 what=f"hydrate {info.name} {rendition.id}",
-                progress=lambda done: say(f"{done} of {len(parts)} tasks are done"),
+                progress=lambda done: self.say(f"{done} of {len(parts)} tasks are done"),
                 meanwhile=lambda: _keep_alive(writers),
             )
-        appends = []
-        for index, writer in enumerate(writers):
-            append = writer.prepare_uploads([each[index] for each in uploads], 0, upper).keep()
-            stack.callback(append.abandon)
-            appends.append(append)
-        now = controller.describe(info.collection_id)
-        for builder in kept_builders(stack, client, now, rendition, 0, upper):
-            append = builder.prepare_append(0, upper).keep()
-            stack.callback(append.abandon)
-            appends.append(append)
-        rows = sum(each.rows for of_task in uploads for each in of_task)
-        progress(rows, rows)
-        say(f"{rows:,} rows are uploaded, committing")
-        yield lambda: [*appends, hold_moved(client, info, rendition, upper)]
+            appends = []
+            for index, writer in enumerate(writers):
+                append = writer.prepare_uploads([each[index] for each in uploads], lower, upper).keep()
+                stack.callback(append.abandon)
+                appends.append(append)
+            now = self.controller.describe(info.collection_id)
+            for builder in kept_builders(stack, self.client, now, rendition, lower, upper):
+                append = builder.prepare_append(lower, upper).keep()
+                stack.callback(append.abandon)
+                appends.append(append)
+            yield appends, sum(each.rows for of_task in uploads for each in of_task)
 
 
 def _keep_alive(writers: Sequence[WriteHandle]) -> None:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.persist import PersistClient, Schema, Upload, WriteHandle
-from holdfast.persist.parts import part_store
 from holdfast.persist.parts.chains import joined
 from holdfast.persist.parts.met import met_runs
 from holdfast.persist.rows.order import EVERYTHING
@@ -59,8 +58,7 @@ def _contains(part: Part, value: int) -> bool:
 
 
 @pytest.fixture
-def stores(monkeypatch: pytest.MonkeyPatch) -> Stores:
-    monkeypatch.setattr(part_store, "LIMITS_FROM_BYTES", 0)
+def stores() -> Stores:
     return Stores()
 
 

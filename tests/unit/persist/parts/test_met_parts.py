@@ -28,9 +28,8 @@ class Opened:
 
 
 @pytest.fixture
-def stores(monkeypatch: pytest.MonkeyPatch) -> Stores:
+def stores() -> Stores:
     """A shard whose rows 0 to 1999 are in one run of many parts, with row 1000 removed by a later append."""
-    monkeypatch.setattr(part_store, "LIMITS_FROM_BYTES", 0)
     stores = Stores()
     writer = client(stores).writer(SHARD, SCHEMA, purpose="test")
     with writer.batch_builder() as builder:
@@ -102,7 +101,7 @@ def test_pieces_are_planned_without_a_look_at_parts(stores: Stores) -> None:
 def test_parts_that_were_written_without_limits_are_read(
     monkeypatch: pytest.MonkeyPatch, stores: Stores
 ) -> None:
-    monkeypatch.setattr(part_store, "LIMITS_FROM_BYTES", 1 << 60)
+    monkeypatch.setattr(part_store, "limits_of", lambda first, last: (None, None))
     writer = client(stores).writer(SHARD, SCHEMA, purpose="test")
     writer.compare_and_append(
         pa.table({"k": [1000], "v": ["new"], "_time": pa.array([2], pa.uint64()), "_diff": [1]}), 2, 3
@@ -141,9 +140,8 @@ def test_an_audit_reads_no_later_rows_and_evaluates_no_removed_ones(stores: Stor
     assert sum(rows.num_rows for rows in auditor.snapshot(1).within(wanted)) == 2
 
 
-def test_pieces_of_runs_that_overlap_are_about_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_runs_that_overlap_are_about_equal() -> None:
     """Limits of one part for each run say nothing of what is between them."""
-    monkeypatch.setattr(part_store, "LIMITS_FROM_BYTES", 0)
     stores = Stores()
     writer = client(stores).writer(SHARD, SCHEMA, purpose="test")
     for time in range(24):
