@@ -2,7 +2,7 @@
 
 Prints the base, such as python:3.11-slim-bookworm@sha256:..., for the argument BASE of operator/Dockerfile.
 Without a digest, two builds of the same sources could have different bases. So the program then fails.
-`--pin` asks the registry for the digest of the tag, and writes it to the file.
+`--pin` asks the registry for the digest of the tag, and writes it to the file and to operator/Dockerfile.
 """
 
 import re
@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FILE = Path(__file__).resolve().parents[1] / "operator" / "base" / "Dockerfile"
+IMAGE = FILE.parents[1] / "Dockerfile"
+"""The file of the image. The default of its argument BASE is what people build on."""
 _FROM = re.compile(r"^FROM (?P<name>[^\s@]+)(@(?P<digest>\S+))?$", re.MULTILINE)
+_DEFAULT = re.compile(r"^ARG BASE=.*$", re.MULTILINE)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -44,6 +47,11 @@ def pin(text: str, crane: str | Path) -> str:
     return text[: found.start()] + f"FROM {found['name']}@{digest}" + text[found.end() :]
 
 
+def set_default(text: str, base: str) -> str:
+    """Return the text of operator/Dockerfile with another default of its argument BASE."""
+    return _DEFAULT.sub(f"ARG BASE={base}", text, count=1)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print or pin the base; returns the exit code."""
     try:
@@ -51,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from testbed import build
 
             build.ensure((build.CRANE,))
-            FILE.write_text(pin(FILE.read_text(), build.CRANE.path))
+            text = pin(FILE.read_text(), build.CRANE.path)
+            FILE.write_text(text)
+            IMAGE.write_text(set_default(IMAGE.read_text(), pinned(text)))
         print(pinned(FILE.read_text()))
     except NotPinned as error:
         print(f"base: {error}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """`checks/base.py` refuses a base without a digest, and takes the digest from a registry."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -36,10 +37,11 @@ def test_a_base_with_a_digest_is_passed_on(base: ModuleType) -> None:
     assert base.pinned(f"# About it.\nFROM python:3.11@{DIGEST}\n") == f"python:3.11@{DIGEST}"
 
 
-def test_the_released_base_is_the_default_of_the_image(base: ModuleType) -> None:
-    (line,) = (line for line in base.FILE.read_text().splitlines() if line.startswith("FROM "))
-    name = line.removeprefix("FROM ").split("@")[0]
-    assert f"ARG BASE={name}\n" in (ROOT / "operator" / "Dockerfile").read_text()
+def test_the_base_of_a_release_and_the_default_of_the_image_have_digests(base: ModuleType) -> None:
+    """Dependabot renews only the first of the two, and `make pin-base` both."""
+    released = base.pinned(base.FILE.read_text())
+    (default,) = re.findall(r"^ARG BASE=(.*)$", base.IMAGE.read_text(), re.MULTILINE)
+    assert base.pinned(f"FROM {default}\n").split("@")[0] == released.split("@")[0]
 
 
 @pytest.mark.helm
@@ -55,3 +57,27 @@ def test_the_digest_is_that_of_the_registry(base: ModuleType, tmp_path: Path) ->
         assert base.pinned(text) == f"{name}@{registry.crane('digest', name).strip()}"
         assert text.startswith("# Kept.\nFROM ")
         assert text.endswith("\n# Kept too.\n")
+
+
+@pytest.mark.helm
+def test_both_files_get_the_digest_and_without_a_registry_they_stay(
+    base: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "layer.tar").write_bytes(bytes(10240))
+    files = [tmp_path / "base", tmp_path / "image"]
+    monkeypatch.setattr(base, "FILE", files[0])
+    monkeypatch.setattr(base, "IMAGE", files[1])
+    with registry.serve() as address:
+        name = f"{address}/base:1"
+        files[0].write_text(f"FROM {name}@{DIGEST}\n")
+        files[1].write_text(f"ARG BASE={name}@{DIGEST}\nFROM ${{BASE}} AS first\n")
+        before = [each.read_text() for each in files]
+        assert base.main(["--pin"]) == 1
+        assert [each.read_text() for each in files] == before
+        assert "doesn't give the digest of" in capsys.readouterr().err
+        registry.crane("append", "--new_layer", tmp_path / "layer.tar", "--new_tag", name)
+        assert base.main(["--pin"]) == 0
+        there = f"{name}@{registry.crane('digest', name).strip()}"
+        assert capsys.readouterr().out == f"{there}\n"
+    assert files[0].read_text() == f"FROM {there}\n"
+    assert files[1].read_text() == f"ARG BASE={there}\nFROM ${{BASE}} AS first\n"
