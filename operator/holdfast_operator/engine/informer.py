@@ -33,7 +33,10 @@ OnEvent = Callable[[ObjectKey, str | None, Json], None]
 log = logging.getLogger(__name__)
 
 _JOIN_SECONDS: Final = 8.0
-_CLEAR_SECONDS: Final = 5.0
+_END_SECONDS: Final = 4.0
+"""The time that kopf's tasks have to end. Its watches end their own tasks within 2 s."""
+_CLEAR_SECONDS: Final = 2.0
+"""The time that the tasks have that are left then, before the thread ends without them."""
 _REQUEST_SECONDS: Final = 60.0
 """The time limit of a request. It is long for lists of many objects. A watch has only a limit on silence."""
 _CONNECT_SECONDS: Final = 10.0
@@ -64,6 +67,8 @@ class Informer:
         self._registry = self._register()
         self._thread = threading.Thread(target=self._run, name="informer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._left: Collection[asyncio.Task[Any]] = ()
+        """The tasks that `_operate` has started and that have not ended with it."""
         self._watches = Watches(())
         self._access: tuple[kopf.ConnectionInfo, kopf.AiohttpSession] | None = None
         """The last access, and what it was made with."""
@@ -99,7 +104,7 @@ class Informer:
         self._over.set()
         if not self._stopping.is_set():
             self._tell(self._on_end, error)
-        _clear(loop)
+        _clear(loop, self._left)
 
     async def _operate(self) -> BaseException | None:
         """Watches until the first of kopf's tasks ends, and returns the error of that task, if any.
@@ -117,7 +122,7 @@ class Informer:
             ready_flag=self._started,
         )
         tasks = [*spawned, asyncio.create_task(self._listen())]
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, self._left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return next((error for each in done if not each.cancelled() and (error := each.exception())), None)
 
     async def _listen(self) -> None:
@@ -217,14 +222,29 @@ class _NoDiffs(kopf.DiffBaseStorage):
         """Stores nothing."""
 
 
-def _clear(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancels the remaining tasks of a loop and closes it. Leaves tasks that ignore the cancellation."""
-    if left := asyncio.all_tasks(loop):
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.wait(left, timeout=_CLEAR_SECONDS))
+def _clear(loop: asyncio.AbstractEventLoop, first: Collection[asyncio.Task[Any]]) -> None:
+    """Cancels the remaining tasks of a loop and closes it. Leaves tasks that ignore the cancellation.
+
+    The tasks in `first` end the tasks that they have started. If all were cancelled at once, a watch would
+    wait for ever for its task that cleans up.
+    """
+    loop.set_exception_handler(_after_the_end)
+    _cancel(loop, first, _END_SECONDS)
+    _cancel(loop, asyncio.all_tasks(loop), _CLEAR_SECONDS)
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, tasks: Collection[asyncio.Task[Any]], seconds: float) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=seconds))
+
+
+def _after_the_end(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Logs what kopf leaves open. It is never a reason to act, because the watches have ended."""
+    log.debug("after the end of the watches: %s", context["message"])
 
 
 def _key(kind: Kind, body: kopf.Body) -> ObjectKey:

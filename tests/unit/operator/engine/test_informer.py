@@ -1,6 +1,7 @@
 """What the informer reports of the lists and watches of kopf: real HTTP, canned responses."""
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -46,6 +47,7 @@ class Api:
 
     def __init__(self) -> None:
         self.lists = self.watches = 0
+        self.items = [DEMO]
         self.expires, self.ends = threading.Event(), threading.Event()
         fixed = {
             "/api": {"versions": ["v1"]},
@@ -63,7 +65,7 @@ class Api:
                     return self.watch()
                 if path == PATH:
                     api.lists += 1
-                    items = [DEMO] if api.lists == 1 else []
+                    items = api.items if api.lists == 1 else []
                     answer = {"metadata": {"resourceVersion": str(10 * api.lists)}, "items": items}
                 else:
                     answer = fixed.get(path, {})
@@ -124,3 +126,30 @@ def test_each_list_is_reported_also_if_it_is_empty(api: Api) -> None:
         await informer.stop()
 
     asyncio.run(story())
+
+
+def test_it_ends_at_once_and_logs_nothing_while_objects_are_listed(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kopf then has tasks for objects that it has not passed on yet."""
+    api.items = [
+        {"metadata": {**DEMO["metadata"], "name": f"c{each}", "uid": f"{each}"}} for each in range(400)
+    ]
+    first = asyncio.Event()
+    informer = Informer(
+        namespaces=["ns"],
+        on_event=lambda *_: first.set(),
+        on_list=lambda: None,
+        on_end=lambda error: pytest.fail(str(error)),
+    )
+
+    async def story() -> float:
+        informer.start([Kind.CATALOG])
+        await asyncio.wait_for(first.wait(), 15.0)
+        before = time.monotonic()
+        await informer.stop()
+        return time.monotonic() - before
+
+    assert asyncio.run(story()) < 2.0
+    gc.collect()
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
