@@ -230,6 +230,8 @@ class Operator:
                 "of store contain {namespace}; put {namespace} into the path or schema of these too",
                 ", ".join(shared),
             )
+        if wrong := images.mismatch(self._options.spark_image):
+            log.warning("%s", wrong)
         workers: asyncio.Task[None] | None = None
         watching = asyncio.create_task(self._begin_to_watch())
         if await self._lead() and await watching:

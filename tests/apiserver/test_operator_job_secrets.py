@@ -56,6 +56,8 @@ def test_an_application_names_its_image_and_secrets_and_nothing_shows_their_valu
     image = "registry.example/holdfast-spark:0.1.0"
     flags = ("--storage-shared", f"--spark-adapter={adapter}", f"--spark-image={image}", "--log-level=debug")
     operator = world.start(*flags)
+    why = f"the image {image} of Spark jobs has another version than this operator"
+    operator.wait_until_it_says(why)
     keep_secret(world, "stores", {"AWS_SECRET_ACCESS_KEY": "planted-a1", "PGPASSWORD": "planted-b2"})
     keep_secret(world, "more", {"KAFKA_PASSWORD": "planted-c3"})
     there = make_catalog(spark={"envSecretRef": {"name": "more"}})
@@ -81,8 +83,6 @@ def test_an_application_names_its_image_and_secrets_and_nothing_shows_their_valu
     # A catalog in files needs none of its keys.
     assert '"stores"' not in json.dumps(application)
     assert image in json.dumps(application)
-    why = f"the image {image} of Spark jobs has another version than this operator"
-    operator.wait_until_it_says(why)
     (event,) = world.events("OtherImageVersion")
     assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "one")
     assert why in event["message"]

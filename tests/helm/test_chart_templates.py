@@ -495,15 +495,24 @@ def test_in_namespaces_the_role_is_that_of_the_cluster_but_for_what_has_no_names
 
 
 @pytest.mark.parametrize(
-    ("image", "expected"),
+    ("own", "image", "expected"),
     [
-        ({}, images.DEFAULT),
-        ({"repository": "r.example/spark", "tag": "1"}, "r.example/spark:1"),
-        ({"digest": f"sha256:{'0' * 64}"}, f"holdfast-spark@sha256:{'0' * 64}"),
+        ({}, {}, images.DEFAULT),
+        ({"repository": "r/x"}, {}, f"r/x:{images.VERSION}"),
+        ({"repository": "r/x", "tag": "9"}, {}, "r/x:9"),
+        ({"repository": "r/x", "tag": "9-slim"}, {}, "r/x:9"),
+        ({"repository": "r/x", "digest": f"sha256:{'0' * 64}"}, {}, f"r/x@sha256:{'0' * 64}"),
+        ({"repository": "r/x", "tag": "9-slim", "digest": f"sha256:{'0' * 64}"}, {}, "r/x:9"),
+        ({"repository": "r/x", "tag": "9"}, {"repository": "r/spark"}, "r/spark:9"),
+        ({"repository": "r/x", "tag": "9"}, {"tag": "8"}, "r/x:8"),
+        ({}, {"repository": "r.example/spark", "tag": "1"}, "r.example/spark:1"),
+        ({"repository": "r/x"}, {"digest": f"sha256:{'0' * 64}"}, f"r/x@sha256:{'0' * 64}"),
     ],
 )
-def test_jobs_have_the_image_of_the_operators_version(image: dict[str, Any], expected: str) -> None:
-    objects = template("holdfast-operator", {"spark": {"image": image}})
+def test_jobs_have_the_image_of_the_operators_version(
+    own: dict[str, Any], image: dict[str, Any], expected: str
+) -> None:
+    objects = template("holdfast-operator", {"image": own, "spark": {"image": image}})
     assert _parser().parse_args(operator(objects)["args"]).spark_image == expected
     assert _parser().parse_args(["run"]).spark_image == images.DEFAULT
 

@@ -61,12 +61,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* The operator's own image has Spark too, unless its tag ends with -slim. So jobs have the operator's version. */}}
 {{- define "holdfast.sparkImage" -}}
+{{- $repository := default .Values.image.repository .Values.spark.image.repository }}
 {{- with .Values.spark.image }}
 {{- if .digest }}
-{{- printf "%s@%s" .repository .digest }}
+{{- printf "%s@%s" $repository .digest }}
+{{- else if not (or .repository .tag (hasSuffix "-slim" $.Values.image.tag)) }}
+{{- include "holdfast.image" $ }}
 {{- else }}
-{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) }}
+{{- printf "%s:%s" $repository (default (default $.Chart.AppVersion $.Values.image.tag | trimSuffix "-slim") .tag) }}
 {{- end }}
 {{- end }}
 {{- end }}

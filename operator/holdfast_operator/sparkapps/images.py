@@ -5,8 +5,8 @@ from importlib import metadata
 from typing import Final
 
 VERSION: Final = metadata.version("holdfast-operator")
-DEFAULT: Final = f"holdfast-spark:{VERSION}"
-"""The image of jobs whose template names none."""
+DEFAULT: Final = f"holdfast-operator:{VERSION}"
+"""The image of jobs whose template names none: the last stage of operator/Dockerfile, as that names it."""
 _TAG: Final = re.compile(r":v?([0-9]+[.][0-9]+[.][0-9][0-9A-Za-z.-]*)(@|$)")
 _DEV: Final = re.compile(r"[.-]dev[.]?")
 
