@@ -13,6 +13,7 @@
 import heapq
 import logging
 import queue
+import random
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -51,6 +52,8 @@ _CHECK_STORE_EVERY_S: Final = 3600.0
 # Merging everything that came since then costs little more than merging eight batches. The writers of small
 # appends share their interpreter with this thread.
 _REST_S: Final = 0.1
+_EARLIEST: Final = 0.5
+"""The smallest part of the time between heartbeats after which the first one is sent."""
 
 
 class Leased(Protocol):
@@ -234,7 +237,10 @@ class Maintainer:
             raise
 
     def _loop(self) -> None:
-        self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
+        # An operator opens many clients at its start. They don't all write their first rollups at the same
+        # moment, because each sends its first heartbeat sooner, by a random time. The later ones follow it.
+        share = random.uniform(_EARLIEST, 1.0)  # noqa: S311 - jitter is no secret
+        self._next_beat = self._clock.monotonic() + share * self._config.lease_s / 4
         while True:
             # Even if a shard always has work, the leases of others need their heartbeats.
             self._beat_when_due()
