@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,6 +33,14 @@ def test_the_release_calls_targets_and_checks_that_exist() -> None:
     checks = set(re.findall(r"checks/[a-z_]+[.]py", text))
     assert checks == {"checks/base.py", "checks/version.py"}
     assert all((ROOT / path).is_file() for path in checks)
+
+
+@pytest.mark.parametrize("workflow", [CI, RELEASE], ids=lambda path: path.stem)
+def test_actions_of_others_are_named_by_commit_which_dependabot_renews(workflow: Path) -> None:
+    """A tag can be moved to other code, which would then run with the permissions of the job."""
+    used = re.findall(r"uses: (.*)", workflow.read_text())
+    assert used
+    assert [each for each in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
 
 
 def test_a_job_of_the_release_may_do_only_what_it_does() -> None:
