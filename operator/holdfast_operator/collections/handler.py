@@ -317,7 +317,7 @@ class CollectionHandler(Handler[CollectionView]):
             asked=tuple(
                 requested_view(view, shared, spec, compact, base, status, look.jobs, takes) for view in VIEWS
             ),
-            snapshots=await self._scheduled(key, spec, status, seen.now),
+            snapshots=await self._scheduled(key, spec, base, status, seen.now),
             last_snapshot=last_snapshot(look.jobs),
             restore_place=await self._restore_place(key, spec, facts),
             snapshots_running=tuple(
@@ -369,7 +369,12 @@ class CollectionHandler(Handler[CollectionView]):
         return await self._attempts.applications(key, body["metadata"]["uid"])
 
     async def _scheduled(
-        self, key: ObjectKey, spec: StorageCollectionSpec, status: Json, now: datetime
+        self,
+        key: ObjectKey,
+        spec: StorageCollectionSpec,
+        base: SparkTemplate,
+        status: Json,
+        now: datetime,
     ) -> SnapshotScheduleView | None:
         """Returns the view for the plan of the schedule of snapshots. None without one."""
         if spec.snapshot_schedule is None:
@@ -379,7 +384,8 @@ class CollectionHandler(Handler[CollectionView]):
         there = scheduled_snapshots(await self.services.kube.list(type_, key.namespace, labels=labels))
         shown = shown_in(status, snapshot_schedule.FIELD)
         denied = self._denials.why(key)
-        return SnapshotScheduleView(key.name, spec.snapshot_schedule, shown, there, now, denied)
+        objection = self._spark.objection(effective(base, spec.snapshot_schedule.spark))
+        return SnapshotScheduleView(key.name, spec.snapshot_schedule, shown, there, now, denied, objection)
 
     async def _full(
         self, key: ObjectKey, spec: StorageCollectionSpec, compact: str, missing: str | None

@@ -92,6 +92,8 @@ class SnapshotScheduleView:
     now: datetime
     denied: str | None = None
     """Why the CollectionSnapshot of a run couldn't be created a moment ago. None if it may be tried."""
+    objection: str | None = None
+    """Why the Spark template of its runs is not allowed or can't be run. None if it can."""
 
 
 def schedule_label(collection: str) -> str:
@@ -186,10 +188,14 @@ def _report(
     seen: SnapshotScheduleView, latest: ScheduledSnapshot | None, upcoming: datetime
 ) -> RequestedReport:
     shown = ConditionType.SCHEDULED_SNAPSHOT_COMPLETED
-    if latest is None or (latest.phase is Phase.READY and seen.spec.suspend):
-        if seen.spec.suspend:
-            text = f"no run starts until spec.{FIELD}.suspend is false again"
-            return condition_report(shown, "Unknown", Reason.SUSPENDED, text)
+    is_over = latest is None or latest.phase is Phase.READY
+    if is_over and seen.spec.suspend:
+        text = f"no run starts until spec.{FIELD}.suspend is false again"
+        return condition_report(shown, "Unknown", Reason.SUSPENDED, text)
+    if is_over and seen.objection is not None:
+        # The job of the next run can't start. That may be in a week, so it is shown now.
+        return condition_report(shown, "False", Reason.SPARK_TEMPLATE_REFUSED, seen.objection)
+    if latest is None:
         text = f"the first run: the next one is due at {timestamp(upcoming)}"
         return condition_report(shown, "Unknown", Reason.SNAPSHOT_SCHEDULED, text)
     text = f"CollectionSnapshot '{latest.name}': {latest.message}"

@@ -236,6 +236,9 @@ def _plan_run(seen: RequestedView, asked: Scheduled[Any], found: Turn) -> Decisi
     if over and asked.spec.suspend:
         text = f"no run starts until spec.{kind.schedule_field}.suspend is false again"
         return condition_report(kind.scheduled, "Unknown", Reason.SUSPENDED, text)
+    if over and seen.objection is not None:
+        # Its next run can't start. That may be in a week, so it is shown now.
+        return condition_report(kind.scheduled, "False", kind.reasons[JobPhase.NOT_TAKEN], seen.objection)
     if job is None:
         return condition_report(kind.scheduled, "Unknown", kind.awaited, f"the first run: {again}")
     order = Order(job.slot, asked.spec, asked.template, kind.scheduled, again)

@@ -84,6 +84,12 @@ def test_a_run_that_is_due_is_an_object_with_its_time_in_its_name() -> None:
         (view(there(1, Phase.STALLED)), ("False", Reason.SNAPSHOT_FAILED)),
         (view(there(1, Phase.RECONCILING), upcoming=NOW), ("Unknown", Reason.SNAPSHOT_RUNNING)),
         (view(timeZone="Mars/Olympus"), ("False", Reason.INVALID_SCHEDULE)),
+        # Before the run is due.
+        (replace(view(), objection="no"), ("False", Reason.SPARK_TEMPLATE_REFUSED)),
+        (replace(view(there(1)), objection="no"), ("False", Reason.SPARK_TEMPLATE_REFUSED)),
+        (replace(view(there(1), suspend=True), objection="no"), ("Unknown", Reason.SUSPENDED)),
+        (replace(view(there(1, Phase.STALLED)), objection="no"), ("False", Reason.SNAPSHOT_FAILED)),
+        (replace(view(there(1, Phase.RECONCILING)), objection="no"), ("Unknown", Reason.SNAPSHOT_RUNNING)),
     ],
 )
 def test_what_is_shown(seen: SnapshotScheduleView, expected: tuple[str, Reason]) -> None:

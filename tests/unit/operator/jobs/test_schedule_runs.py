@@ -105,6 +105,17 @@ def test_a_run_that_is_due_is_named_by_its_time() -> None:
         (nightly(suspend=True), ("Unknown", Reason.SUSPENDED)),
         (nightly(run(JobState.RUNNING), suspend=True), ("Unknown", Reason.COMPACTION_RUNNING)),
         (nightly(objection="too many"), ("False", Reason.SPARK_TEMPLATE_REFUSED)),
+        # Before the run is due.
+        (nightly(upcoming=None, objection="too many"), ("False", Reason.SPARK_TEMPLATE_REFUSED)),
+        (
+            nightly(run(JobState.DONE), upcoming=None, objection="too many"),
+            ("False", Reason.SPARK_TEMPLATE_REFUSED),
+        ),
+        (nightly(suspend=True, objection="too many"), ("Unknown", Reason.SUSPENDED)),
+        (
+            nightly(run(JobState.RUNNING), upcoming=None, objection="too many"),
+            ("Unknown", Reason.COMPACTION_RUNNING),
+        ),
         (nightly(timeZone="Mars/Olympus"), ("False", Reason.INVALID_SCHEDULE)),
         (nightly(schedule="0 0 31 2 *"), ("False", Reason.INVALID_SCHEDULE)),
     ],
