@@ -46,7 +46,7 @@ from holdfast_operator.api.source import (
     SourceStatus,
 )
 from holdfast_operator.api.spark import SparkJobStatus, SparkOverride, SparkTemplate
-from holdfast_operator.api.urls import NO_SECRETS, without_secrets
+from holdfast_operator.api.urls import no_secrets, without_secrets
 
 _IMMUTABLE = "self == oldSelf"
 _UNBORN = "!has(oldSelf.status) || !has(oldSelf.status.collectionId)"
@@ -93,7 +93,7 @@ class CollectionRestore(ApiModel):
                 "self.matches('^(file:///|s3://[^/]).+')",
                 "must be a URL like file:///folder/snapshot or s3://bucket/snapshot",
             ),
-            *NO_SECRETS,
+            *no_secrets("the Secret of the Catalog has them"),
         ),
     )
     snapshot_ref: LocalReference | None = Field(
@@ -172,7 +172,7 @@ class SnapshotTask(SparkTask):
                 "self.matches('^(file:///|s3://[^/]).+')",
                 "must be a URL like s3://bucket/prefix, or file:///folder for a folder that all pods share",
             ),
-            *NO_SECRETS,
+            *no_secrets("name a Secret in spark.envSecretRef"),
         ),
     )
     iceberg: IcebergTable | None = Field(

@@ -21,7 +21,7 @@ from holdfast_operator.api.base import (
 )
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
 from holdfast_operator.api.spark import SparkJobStatus, SparkOverride
-from holdfast_operator.api.urls import NO_SECRETS, without_secrets
+from holdfast_operator.api.urls import no_secrets, without_secrets
 
 _ENV: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 _KINDS: Final = (
@@ -60,10 +60,7 @@ _SETTINGS: Final = ", ".join(
 )
 _ONLY_THESE: Final = f"may contain {_SETTINGS}; put secrets into a Secret, and name it in secretRef"
 _KNOWN_SECURITY: Final = (f"self.all(k, k in [{_SETTINGS}])", _ONLY_THESE)
-_HOW: Final = "put them into a Secret, and name it in secretRef"
-_NO_SECRETS: Final = tuple(
-    (rule, message.replace("name a Secret in credentialsSecretRef", _HOW)) for rule, message in NO_SECRETS
-)
+_NO_SECRETS: Final = no_secrets("put them into a Secret, and name it in secretRef")
 
 
 def _secret_ref(what: str, keys: tuple[str, ...]) -> Any:

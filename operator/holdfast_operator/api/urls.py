@@ -17,7 +17,8 @@ secrets."""
 SHORT: Final = "sig|sk|pw|pass"
 """Further such names. They are too short to search for within other names, so only whole names match."""
 
-_MESSAGE: Final = "must not contain a user or a password: name a Secret in credentialsSecretRef"
+_INSTEAD: Final = "name a Secret in credentialsSecretRef"
+_MESSAGE: Final = f"must not contain a user or a password: {_INSTEAD}"
 _NO_FRAGMENT: Final = "must not contain '#' or control characters: write %23 for a # in a path"
 NO_SECRETS: Final = (
     ("!self.matches('[#[:cntrl:]]')", _NO_FRAGMENT),
@@ -28,6 +29,12 @@ NO_SECRETS: Final = (
     ("!self.matches('[?&][^=&]*%[^=&]*=')", "must not escape the name of an option after '?'"),
 )
 """CEL rules for a URL, as `validations` takes them."""
+
+
+def no_secrets(instead: str) -> tuple[tuple[str, str], ...]:
+    """Returns the same rules for a URL whose credentials are not in `credentialsSecretRef` beside it."""
+    return tuple((rule, message.replace(_INSTEAD, instead)) for rule, message in NO_SECRETS)
+
 
 _NAMED: Final = re.compile(rf"(?:{TELLING})[\w.-]*\s*=|(?<![\w.-])(?:{SHORT})\s*=", re.IGNORECASE)
 _WITH_USER: Final = re.compile(r"://[^/]*@")

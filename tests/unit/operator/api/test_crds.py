@@ -1,5 +1,6 @@
 """The CRDs in crds/ match the models, and have the shape that users rely on."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,23 @@ def test_users_get_rights_on_all_kinds_and_never_on_a_status() -> None:
     ]
     # It is part of no role of Kubernetes: those who see the status need not see the rows.
     assert list(rows["metadata"]["labels"]) == ["app.kubernetes.io/name"]
+
+
+@pytest.mark.parametrize("model", generate.RESOURCES, ids=lambda model: model.definition.kind.value)
+def test_a_message_names_only_a_field_that_the_kind_has(model: Any) -> None:
+    fields, named = set[str](), set[str]()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            fields.update(node.get("properties", {}))
+            rules = node.get("x-kubernetes-validations", [])
+            named.update(*(re.findall(r"\w+SecretRef", each["message"]) for each in rules))
+            node = list(node.values())
+        for each in node if isinstance(node, list) else ():
+            walk(each)
+
+    walk(schema(model))
+    assert named <= fields
 
 
 def test_braces_in_a_description_are_no_action_of_helm() -> None:
