@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Final
 
 from kubernetes.config import ConfigException
 
@@ -23,6 +25,9 @@ from holdfast_operator.sparkapps import images
 from holdfast_operator.sparkapps.choice import AdapterName
 from holdfast_operator.sparkapps.limits import QUEUES, TemplateLimits
 from holdfast_operator.sparkapps.slots import Caps
+
+_NAMES: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*[*]?")
+"""Names of labels and annotations, as the chart's schema takes them."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -106,6 +111,12 @@ def _place(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _allowed_name(text: str) -> str:
+    if text and not _NAMES.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name like example.com/name, or example.com/*")
+    return text
+
+
 def _limits(args: argparse.Namespace) -> TemplateLimits:
     metadata = QUEUES if args.spark_allow_metadata is None else filter(None, args.spark_allow_metadata)
     return TemplateLimits(tuple(args.spark_allow_priority_class), tuple(metadata))
@@ -180,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--spark-allow-metadata",
         action="append",
+        type=_allowed_name,
         metavar="NAME",
         help="allow this label or annotation of Spark jobs and their pods; example.com/* allows all with "
         "this beginning, and an empty name allows none; can be repeated (default: the queue of Kueue, "

@@ -161,3 +161,15 @@ def test_a_cap_is_a_number_from_one_on(wrong: str, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         _parser().parse_args(["run", f"--spark-max-jobs={wrong}"])
     assert "is not a positive integer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["a b", "*", "team=x"])
+def test_an_allowed_label_is_a_name_or_the_beginning_of_names(
+    wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["run", f"--spark-allow-metadata={wrong}"])
+    assert f"'{wrong}' is not a name like example.com/name, or example.com/*" in capsys.readouterr().err
+    right = ["", "team", "example.com/x_1.y", "example.com/*"]
+    flags = [f"--spark-allow-metadata={each}" for each in right]
+    assert _parser().parse_args(["run", *flags]).spark_allow_metadata == right
