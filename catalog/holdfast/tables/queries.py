@@ -196,10 +196,11 @@ class SqlResult:
         The reader is for one thread. Raises `BadInput` if the query is wrong, and like `Table.scan`.
         """
         try:
-            found, ends = self._begun()
+            found, names, ends = self._begun()
         except PartGone:
-            found, ends = self._begun("none")
-        return stream(found.schema, self._batches(found, ends), ends.close)
+            found, names, ends = self._begun("none")
+        schema = pa.schema([each.with_name(name) for each, name in zip(found.schema, names, strict=True)])
+        return stream(schema, self._batches(found, schema.names, ends), ends.close)
 
     def read(self) -> pa.Table:
         """All rows, in memory. Raises like `scan`."""
@@ -272,8 +273,11 @@ class SqlResult:
         except IndexError:
             return None
 
-    def _begun(self, files: Files = "all") -> tuple[pa.RecordBatchReader, ExitStack]:
-        """Run the query. Return its rows, and what ends it. Raises `PartGone` only if it reads `files`."""
+    def _begun(self, files: Files = "all") -> tuple[pa.RecordBatchReader, list[str], ExitStack]:
+        """Run the query. Return its rows, the names of its columns, and what ends it.
+
+        Raises `PartGone` only if it reads `files`.
+        """
         self._check_open()
         if files == "none":
             for rows in self._rows.values():
@@ -285,8 +289,9 @@ class SqlResult:
             else:
                 relation = bound[0]
                 stack.push(bound[1])
+            names = _names_of(relation)
             found = relation.to_arrow_reader(_BATCH_ROWS)
-            return found, stack.pop_all()
+            return found, names, stack.pop_all()
 
     def _check_open(self) -> None:
         self._owner.check("this result of a query")
@@ -323,11 +328,13 @@ class SqlResult:
             _check_types(relation)
             yield relation, sum(counts) if all(counts) else 0
 
-    def _batches(self, found: pa.RecordBatchReader, ends: ExitStack) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, found: pa.RecordBatchReader, names: list[str], ends: ExitStack
+    ) -> Iterator[pa.RecordBatch]:
         given = 0
         try:
             for batch in self._read(found):
-                yield batch
+                yield batch.rename_columns(names)
                 given += 1
             return
         except PartGone:
@@ -338,9 +345,10 @@ class SqlResult:
                 ) from None
         # Nothing was read yet, so it can be run again, in a way that goes on with other parts.
         ends.close()
-        found, again = self._begun("none")
+        found, _, again = self._begun("none")
         ends.push(again)
-        yield from self._read(found)
+        for batch in self._read(found):
+            yield batch.rename_columns(names)
 
     def _read(self, found: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         with closing(found), self._telling():
@@ -382,9 +390,17 @@ _known_queries: "Final[OrderedDict[str, _Parsed]]" = OrderedDict()
 
 
 def _schema_of(relation: "duckdb.DuckDBPyRelation") -> pa.Schema:
-    # `limit` gives other names to columns of the same name.
+    return relation.limit(0).to_arrow_table().rename_columns(_names_of(relation)).schema
+
+
+def _names_of(relation: "duckdb.DuckDBPyRelation") -> list[str]:
+    """The names of the columns. If several have one name, these get the names that DuckDB writes to a file.
+
+    Polars, JSON objects and most readers of Parquet need distinct names.
+    """
     names = relation.columns
-    return relation.limit(0).to_arrow_table().rename_columns(names).schema
+    # `limit` makes the names distinct.
+    return names if len(set(names)) == len(names) else relation.limit(0).columns
 
 
 def _check_types(relation: "duckdb.DuckDBPyRelation") -> None:
@@ -539,6 +555,7 @@ def _newly_parsed(query: str) -> _Parsed:
         # All expressions have one now().
         connection.begin()
         found, begun = _tree(connection, query)
+        query = _trimmed(query)
         are_evaluated = False
         names: dict[_Named, None] = {}
         times: dict[_Named, None] = {}
@@ -609,6 +626,25 @@ def _tree(connection: "duckdb.DuckDBPyConnection", query: str) -> tuple[Any, str
     if found["error"]:
         raise BadInput(f"sql: {found['error_message']}")
     return found, begun
+
+
+def _trimmed(query: str) -> str:
+    """The query without a last comment, and without the semicolons before it.
+
+    DuckDB takes a semicolon at the end of a relation, but not a comment after it.
+    """
+    if "--" not in query and "/*" not in query:
+        return query
+    import duckdb
+
+    # The places of tokens count bytes.
+    text = query.encode()
+    end = len(text)
+    for start, kind in reversed(duckdb.tokenize(query)):
+        if kind != duckdb.token_type.comment and text[start:end].strip(b"; \t\r\n"):
+            break
+        end = start
+    return text[:end].decode()
 
 
 def _serialized(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:

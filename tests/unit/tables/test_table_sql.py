@@ -450,7 +450,7 @@ def test_a_result_shows_its_columns_and_rows(tables: tuple[PersistClient, Table,
     with holdfast.sql(client, "SHOW TABLES") as result:
         assert repr(result) == "<SqlResult: name string>\nname\nOrder Lines\norders"
     with holdfast.sql(client, "SELECT r.range AS x, o.id AS x FROM range(9) r, orders o") as result:
-        assert result.schema.names == result.read().column_names == ["x", "x"]
+        assert result.schema.names == result.read().column_names == result.to_polars().columns == ["x", "x_1"]
         assert repr(result).endswith("and more rows")
         assert repr(result).count("\n") == 12
         assert result._repr_html_().count("<tr>") == 11

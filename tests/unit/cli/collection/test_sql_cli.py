@@ -53,6 +53,10 @@ def test_rows_in_every_format_and_the_times_on_stderr(url: str, tmp_path: Path) 
     assert "orders as of" in plan.stderr
     assert len(plan.stdout.splitlines()) > 3
     assert "\\n" not in plan.stdout
+    # Both tables have a column id, and no format may lose one.
+    both = "SELECT * FROM orders o JOIN lines l ON o.id = l.id WHERE n > 'a;--ü'; -- note ;"
+    assert sql(url, both).stdout.split() == ["id", "n", "id_1", "count", "2", "b", "2", "4"]
+    assert json.loads(sql(url, both, "--format", "json").stdout) == {"id": 2, "n": "b", "id_1": 2, "count": 4}
     empty = sql(url, "SELECT * FROM none")
     assert (empty.stdout, empty.stderr, empty.exit_code) == ("id\n", "none is empty\n", 0)
 
