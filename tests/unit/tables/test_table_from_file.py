@@ -119,6 +119,7 @@ def test_json_parquet_and_arrow_keep_their_types(tmp_path: Path) -> None:
         ("a.csv", "id,id\n1,2\n", [], "column 'id' is given twice"),
         ("a.csv", "", [], "a.csv: it is empty"),
         ("a.csv", "caf\udce9,x\n1,2\n", [], "a.csv: column name 'caf\ufffd' is not UTF-8"),
+        ("a.csv", "x\na\ncaf\udce9\n", [], "a.csv: column 'x': the text in line 3 is not UTF-8"),
         ("a.csv", f"{'x' * 200_000}\n1\n", [], "a.csv: can't read the names of its columns"),
         ("a.csv", "_time,id\n1,2\n", [], "a table can't have a column '_time'"),
         ("a.json", '{"a": 1}\n[2]\n', [], "a.json"),

@@ -12,7 +12,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -42,6 +42,11 @@ _CSV_VALUE: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to ([^:]+): invalid value (.*)", re.DOTALL
 )
 """What Arrow reports for a value that its column can't have."""
+_CSV_TEXT: Final = re.compile(r"In CSV column #(\d+): .*invalid UTF8 data")
+"""What Arrow reports for text that is not UTF-8."""
+_NO_CHARACTER: Final = "\ufffd"
+"""What Python puts in the place of bytes that are not UTF-8."""
+_CONVERT: Final = "convert the file to UTF-8"
 
 # A row can't be longer. Arrow reads about thirty blocks ahead.
 _CSV_BLOCK_BYTES: Final = 1024 * 1024
@@ -119,11 +124,51 @@ def _types(schema: Schema) -> dict[str, pa.DataType]:
     return {field.name: field.type for field in schema.arrow} | {TIME: pa.uint64(), DIFF: pa.int64()}
 
 
+def names_of_csv(head: bytes) -> list[str]:
+    """The names of the columns of a CSV file that begins like this. Raises `BadInput`."""
+    # The rest of a character may be in the next block.
+    text = head.decode("utf-8-sig", errors="replace")
+    try:
+        names = next(csv.reader(io.StringIO(text, newline="")), [])
+    except csv.Error as error:
+        raise BadInput(f"can't read the names of its columns: {error}") from None
+    for name in names:
+        if _NO_CHARACTER in name:
+            raise BadInput(f"column name {name!r} is not UTF-8", hint=_CONVERT)
+    return names
+
+
+def check_distinct(names: Sequence[str]) -> None:
+    """Raise `BadInput` if two columns have one name."""
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadInput(f"column {twice!r} is given twice")
+
+
+@contextmanager
+def reading_text(again: Again) -> Iterator[None]:
+    """If text of the CSV file isn't UTF-8, the block raises `BadInput`, which names its place."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if (found := _CSV_TEXT.match(str(error))) is None:
+            raise
+        index = int(found[1])
+        with _csv_rows(again) as rows:
+            name = next(rows)[index]
+            wrong = (rows.line_num for row in rows if _NO_CHARACTER in "".join(row[index : index + 1]))
+            place = next((f" in line {line}" for line in wrong), "")
+        raise BadInput(f"column {name!r}: the text{place} is not UTF-8", hint=_CONVERT) from None
+
+
 def from_csv(stream: pa.NativeFile, again: Again, schema: Schema) -> Iterator[pa.Table]:
     """The rows of a CSV file in pieces. There is at least one piece. An error names the line: `again`."""
+    with again() as file:
+        names_of_csv(file.read(_CSV_BLOCK_BYTES))
     check_quotes(again)
     try:
-        yield from _from_csv(stream, again, schema)
+        with reading_text(again):
+            yield from _from_csv(stream, again, schema)
     except pa.ArrowInvalid as error:
         found = _CSV_VALUE.fullmatch(str(error))
         if found is None:

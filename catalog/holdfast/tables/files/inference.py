@@ -8,8 +8,6 @@
 - A column without a value is text. All columns may be null, except for key columns.
 """
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +19,7 @@ from holdfast.errors import BadInput
 from holdfast.file_formats import check_file, format_by_suffix
 from holdfast.persist import Schema
 from holdfast.persist.rows.schema import DIFF, TIME, Column
+from holdfast.tables.files.formats import check_distinct, names_of_csv, reading_text
 from holdfast.tables.files.quotes import check_quotes
 from holdfast.text import naming
 
@@ -95,11 +94,14 @@ def _of_csv(file: Path) -> Iterator[pa.Field]:
         head = stream.read(_BLOCK_BYTES)
     if not head:
         raise BadInput("it is empty: not even the names of columns are there")
-    names = _names_of_csv(head)
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadInput(f"column {twice!r} is given twice")
+    names = names_of_csv(head)
+    check_distinct(names)
     check_quotes(lambda: file.open("rb"))
+    with reading_text(lambda: file.open("rb")):
+        yield from _types_of_csv(file, names)
+
+
+def _types_of_csv(file: Path, names: Sequence[str]) -> Iterator[pa.Field]:
     from pyarrow import csv as arrow_csv
 
     left = {name: set(_PATTERNS) for name in names}
@@ -124,20 +126,6 @@ def _of_csv(file: Path) -> Iterator[pa.Field]:
     for name in names:
         fitting = [type_ for type_ in _PATTERNS if type_ in left[name]] if name in seen else []
         yield pa.field(name, _PATTERNS[fitting[0]][1] if fitting else pa.string())
-
-
-def _names_of_csv(head: bytes) -> list[str]:
-    """The names of the columns of a CSV file that begins like this."""
-    # The rest of a character may be in the next block.
-    text = head.decode("utf-8-sig", errors="replace")
-    try:
-        names = next(csv.reader(io.StringIO(text, newline="")))
-    except csv.Error as error:
-        raise BadInput(f"can't read the names of its columns: {error}") from None
-    for name in names:
-        if "\ufffd" in name:
-            raise BadInput(f"column name {name!r} is not UTF-8", hint="convert the file to UTF-8")
-    return names
 
 
 def _has_type(values: pa.Array, type_: str) -> bool:

@@ -24,7 +24,7 @@ import xxhash
 from holdfast.errors import BadInput
 from holdfast.file_formats import check_file, format_by_suffix
 from holdfast.persist import Schema
-from holdfast.tables.files.formats import from_csv, from_json_lines
+from holdfast.tables.files.formats import check_distinct, from_csv, from_json_lines
 from holdfast.text import count, naming
 
 _PIECE_ROWS: Final = 8 * 1024
@@ -182,7 +182,10 @@ class RowSource:
 
 def whole(source: RowSource) -> pa.Table:
     """All rows of the source, in memory."""
-    return pa.concat_tables(source.pieces(), promote_options="default")
+    pieces = [*source.pieces()]
+    with naming(source.name):
+        check_distinct(pieces[0].column_names)
+    return pa.concat_tables(pieces, promote_options="default")
 
 
 def _cut(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -82,11 +82,14 @@ CSV_LINES = 'id,x,y,d,b,s\n1,1.5,1e3,1.00,,"a\nb"\n\n'
             "in line 3 is not a valid number",
         ),
         ("a.json", '{"id": 1}\n\n{"id": 2, "y": 1e39}\n', "1e+39 in line 3"),
+        ("a.csv", CSV_LINES + "4,1,1,1,,caf\udce9\n", "column 's': the text in line 5 is not UTF-8"),
+        ("a.csv", "id,caf\udce9\n1,2\n", "column name 'caf\ufffd' is not UTF-8"),
+        ("a.csv", "id,s,s\n1,a,b\n", "column 's' is given twice"),
     ],
 )
 def test_a_bad_value_is_named_with_its_line(tmp_path: Path, name: str, text: str, said: str) -> None:
     file = tmp_path / name
-    file.write_text(text)
+    file.write_bytes(text.encode(errors="surrogateescape"))
     with RowSource(file, None, VALUES) as source, pytest.raises(BadInput) as caught:
         whole(source)
     assert str(caught.value).startswith(f"{file}: ")
