@@ -112,9 +112,9 @@ def seal_first(time: int, known: Completeness, what: str, instead: str) -> int |
     if known.is_fed:
         raise incomplete(time, known.upper, what, "only its source can complete later times", instead)
     if not known.may_seal:
-        raise incomplete(
-            time, known.upper, what, "only a client that may write can complete later times", instead
-        )
+        why = "only a client that may write can complete later times"
+        hint = f"first read {what} at this time with such a client, as 'holdfast read' has, or {instead}"
+        raise incomplete(time, known.upper, what, why, hint)
     if known.store_ms is None:
         raise incomplete(time, known.upper, what, "the store's clock is unknown", instead)
     if known.last_seal is not None and (wait_ms := known.last_seal.at_ms + EVERY_MS - known.store_ms) > 0:

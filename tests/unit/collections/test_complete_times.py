@@ -359,6 +359,10 @@ def test_a_reader_that_may_not_write_is_told_the_latest_time(
         f" complete time is {NINE} (2026-03-02T09:00:00.000+00:00), and only a client that may write can"
         " complete later times"
     )
+    assert (
+        "first read table orders at this time with such a client, as 'holdfast read' has, or "
+        in raised.value.hint
+    )
     assert "table.latest_time(" in raised.value.hint
     assert reading.latest_time(noon) == reading.latest_time() == NINE
     assert ids(reading.read(as_of=reading.latest_time(noon))) == [1]

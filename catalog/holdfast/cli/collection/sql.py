@@ -52,8 +52,9 @@ def sql(
     Nothing is written to the location.
 
     as_of('NAME', TIME) reads one collection at another time. There, TIME is also an expression of SQL,
-    such as now() - interval 1 hour. A time of the last minute may not be complete yet. With --or-earlier, the
-    latest complete time before it is used instead.
+    such as now() - interval 1 hour. A time after the collection's last write may not be complete yet, and a
+    query completes no time: 'holdfast read NAME --as-of TIME' does. With --or-earlier, the latest complete
+    time before it is used instead.
     """  # noqa: D301 - the escape is for the formatter of the help
     query = text_argument(query, "the query")
     from holdfast.cli.rows.show import show_rows

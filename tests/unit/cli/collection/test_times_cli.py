@@ -119,6 +119,16 @@ def test_the_time_before_is_shown_and_nothing_is_written(orders: Orders) -> None
     assert orders.upper() == upper
 
 
+def test_a_query_completes_nothing_and_says_what_does(orders: Orders) -> None:
+    later = date(orders.now - HOUR // 2)
+    query = ("sql", f"select count(*) as n from as_of('orders', '{later}')")
+    assert "first read table orders at this time with such a client, as 'holdfast read'" in orders.fails(
+        *query
+    )
+    orders.out("read", "orders", "--as-of", later)
+    assert orders.out(*query).split() == ["n", "1"]
+
+
 def test_a_tail_and_other_units_complete_nothing(orders: Orders) -> None:
     upper = orders.upper()
     orders.out("tail", "orders", "--as-of", date(orders.now - HOUR // 2), "--for", "0")
