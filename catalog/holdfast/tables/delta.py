@@ -9,6 +9,7 @@
 - Rows are streamed. The table keeps its hold until they are written.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +38,7 @@ _UPKEEP: Final = frozenset(
 )
 """Operations that change no row."""
 _TRIES: Final = 20
+_COLOUR: Final = re.compile("\x1b\\[[0-9;]*m")
 
 
 def export_delta(
@@ -217,9 +219,17 @@ def _place(target: str) -> tuple[str, dict[str, str]]:
     return f"s3://{parts.netloc}{parts.path}", options
 
 
+def _said(text: str) -> str:
+    """An error of deltalake in one line. It writes each cause in a line of its own, in colours."""
+    if "\u21b3" not in text:
+        return text.strip().partition("\n")[0]
+    causes = _COLOUR.sub("", text).split("\u21b3")
+    return ": ".join(" ".join(each.split()) for each in causes)
+
+
 def _unusable(error: Exception, target: str) -> HoldfastError:
     """The error to raise for an error of deltalake: one line, without passwords."""
-    said = without_passwords((str(error).strip().splitlines() or [type(error).__name__])[0])
+    said = without_passwords(_said(str(error)) or type(error).__name__)
     return HoldfastError(
         f"can't export to the Delta table {target}: {said}",
         hint="run the same export again: it writes no row twice",

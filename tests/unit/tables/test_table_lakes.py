@@ -27,6 +27,8 @@ COLUMNS = {
     "big": "uint64?",
     "price": "decimal128(9,2)?",
     "at": "timestamp_utc?",
+    "local": "timestamp(s,Europe/Paris)?",
+    "day": "timestamp(ms)?",
 }
 
 
@@ -37,7 +39,9 @@ def table() -> Table:
 
 def row(id_: int) -> dict[str, Any]:
     noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
-    return {"id": id_, "small": 65535, "big": 2**64 - 1, "price": Decimal("1.50"), "at": noon}
+    day = dt.datetime(1, 1, 1)  # noqa: DTZ001 - the column has no zone
+    times = {"at": noon, "local": noon, "day": day}
+    return {"id": id_, "small": 65535, "big": 2**64 - 1, "price": Decimal("1.50"), **times}
 
 
 class Lake:
@@ -204,11 +208,32 @@ def test_what_delta_has_no_type_for_is_refused_and_nested_values_go_over(tmp_pat
         with pytest.raises(BadInput, match="no type"):
             exact.export("lake.a.b" if form == "iceberg" else tmp_path / "exact", format=form, **extra)  # type: ignore[call-overload]
     assert not (tmp_path / "exact").exists()
+    # Iceberg has times of day, and Delta has none.
+    clock = holdfast.table(client, "clock", columns={"id": "int64", "s": "time(s)", "us": "time(us)"})
+    clock.append([{"id": 1, "s": dt.time(23, 59, 59), "us": dt.time(1, 2, 3, 4)}])
+    iceberg = Lake("iceberg", tmp_path)
+    iceberg.export(clock)
+    assert iceberg.read() == clock.read().to_pylist()
+    with pytest.raises(BadInput, match="no type"):
+        clock.export(tmp_path / "exact", format="delta")
     (tmp_path / "file").touch()
     with pytest.raises(HoldfastError, match="can't export"):
         fine.export(tmp_path / "file" / "x", format="delta")
     with pytest.raises(BadInput, match="format must be one of"):
         fine.export(tmp_path / "x", format="csv")  # type: ignore[call-overload]
+
+
+def test_an_error_of_delta_is_one_line_with_its_cause() -> None:
+    # As deltalake 1.6 writes it.
+    said = (
+        "Kernel error -> Generic S3 error\n          \x1b[31m\u21b3\x1b[0m Error performing GET http://h:1/x\n"
+        "             \x1b[31m\u21b3\x1b[0m tcp connect error\n    \x1b[31m\u21b3\x1b[0m Connection refused\n"
+    )
+    assert str(delta._unusable(OSError(said), "s3://b/x")) == (
+        "can't export to the Delta table s3://b/x: Kernel error -> Generic S3 error:"
+        " Error performing GET http://h:1/x: tcp connect error: Connection refused"
+    )
+    assert str(delta._unusable(OSError("no\nmore"), "x")) == "can't export to the Delta table x: no"
 
 
 def test_the_command_exports_and_duckdb_reads_it(lake: Lake, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
   schema, in the same commit as the rows. A change that the table can't make is refused before any row is
   written.
 - Each column gets a type that holds all its values. `uint64` becomes decimal(20,0), a smaller unsigned
-  integer becomes the next wider signed one, and `timestamp_utc` becomes timestamptz.
+  integer becomes the next wider signed one. Moments and times of day become microseconds, and a moment with
+  a zone becomes timestamptz, which has the same moments in UTC.
 - A column that the collection has renamed is renamed, and keeps its field id. A column that the collection
   has dropped is dropped, and a new one with its name gets another field id. Before, the table's column has
   the stored name, or is the one that the table's property `holdfast.renamed` names, because an earlier export
@@ -49,8 +50,6 @@ _TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
     pa.string(): t.StringType(),
     pa.binary(): t.BinaryType(),
     pa.date32(): t.DateType(),
-    pa.timestamp("us"): t.TimestampType(),
-    pa.timestamp("us", tz="UTC"): t.TimestamptzType(),
 }
 # By name, because some are defined in packages that only pyiceberg needs.
 _WRONG: Final = {
@@ -71,10 +70,17 @@ def iceberg_type(column: Column) -> t.PrimitiveType:
     arrow = column.arrow.type
     if pa.types.is_decimal128(arrow):
         return t.DecimalType(arrow.precision, arrow.scale)
+    if pa.types.is_timestamp(arrow) and arrow.unit != "ns":
+        return t.TimestampType() if arrow.tz is None else t.TimestamptzType()
+    if pa.types.is_time(arrow) and arrow.unit != "ns":
+        return t.TimeType()
     try:
         return _TYPES[arrow]
     except KeyError:
-        raise BadInput(f"column {column.name!r}: Iceberg has no type for {column.type}") from None
+        raise BadInput(
+            f"column {column.name!r}: Iceberg has no type for {column.type}",
+            hint="write it to Parquet, which has this type",
+        ) from None
 
 
 def open_catalog(target: IcebergTarget) -> Catalog:
