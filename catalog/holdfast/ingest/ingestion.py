@@ -79,7 +79,7 @@ from holdfast.ingest.source import Binding, Range, Source
 from holdfast.ingest.sources.collection import is_collection
 from holdfast.ingest.sources.files import MOST_LISTED, Files
 from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
-from holdfast.ingest.standing import MESSAGE_KEY, SETTLES, last_end, latest_good
+from holdfast.ingest.standing import MESSAGE_KEY, SETTLES, last_end, latest_good, outlived
 from holdfast.ingest.waits import Stopped, Waits
 from holdfast.ingest.whole import Transactions, WholeTransactions
 from holdfast.persist import Schema, Upload
@@ -271,6 +271,8 @@ class Ingestion:
         after_ms = int(files.forget_after_s * 1000) if isinstance(files, FilesSpec) else 0
         self._unlisted = Unlisted(after_ms, lexical=self._lexical)
         self._standing: list[dict[str, Any]] = []
+        self._outlived_at = 0
+        """Errors that were there at this time have ended, or hide a row."""
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
         self._filling = InitialFill()
         self._given_up: dict[str, Binding] = {}
@@ -328,7 +330,7 @@ class Ingestion:
         pipeline = self.rendition.pipeline
         assert pipeline is not None
         rows: Sequence[dict[str, Any]] = ()
-        self._standing = []
+        self._standing, self._outlived_at = [], 0
         if self._upper:
             rows = self._contents([pipeline.remap]).to_pylist()
             self._standing = self._contents([pipeline.errors]).to_pylist()
@@ -761,6 +763,7 @@ class Ingestion:
         try:
             self._check_limit(bad, len(self._standing) - len(ended) + len(bad))
         except SourceStalled:
+            self._outlived_at = 0
             self._discard(work)
             raise
         errors = _signed(ERRORS_SCHEMA, ended, bad)
@@ -861,17 +864,39 @@ class Ingestion:
     def _judged(self, work: _Work) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The error rows that end, and those that begin.
 
-        A later good message of the same key ends an error (`standing`). Without keys none ends.
+        A later good message of the same key ends an error, and so does its age (`standing`).
         """
-        bad = work.bad
+        bad, old = work.bad, self._outlived()
         if self._state is None or not (bad or self._standing):
-            return [], bad
+            return old, bad
         errors = bad if work.clears else [*self._standing, *bad]
         latest = {}
         if work.records:
             latest = latest_good(pa.concat_tables(work.records), self.schema.key_names, errors)
-        ended = [each for each in self._standing if work.clears or last_end(each, latest) is not None]
+        gone = {id(each) for each in old}
+        ended = [
+            each
+            for each in self._standing
+            if work.clears or id(each) in gone or last_end(each, latest) is not None
+        ]
         return ended, [each for each in bad if (last_end(each, latest) or _FIRST) < order_of(each)]
+
+    def _outlived(self) -> list[dict[str, Any]]:
+        """The error rows that end because they are older than the history that the collection keeps.
+
+        A rendition begins with errors that may be newer than their time, such as those of a snapshot or of a
+        collection that was copied. So errors end only when the retention has moved beyond that beginning.
+        """
+        pipeline = self.rendition.pipeline
+        assert pipeline is not None
+        since = self._client.known_since(pipeline.errors) or 0
+        began = max(self.rendition.start, self.info.created_ms, self._outlived_at)
+        if not self._standing or since <= began or self.rendition.state is RenditionState.HYDRATING:
+            return []
+        with self._client.reader(pipeline.errors, purpose=PURPOSE) as reader:
+            self._outlived_at = reader.since()
+            old = reader.snapshot(min(self._outlived_at, self._upper - 1)).to_table()
+        return outlived(self._standing, old, self._spec.envelope)
 
     def _check_limit(self, bad: Sequence[dict[str, Any]], standing: int) -> None:
         if bad and standing > self._spec.error_limit:

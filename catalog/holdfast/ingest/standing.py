@@ -1,11 +1,15 @@
-"""Bad records of envelopes with keys: which key each one has, and which good records end it.
+"""Bad records: which key each one has, and what ends it.
 
-- A bad record ends with a later good message that has the same key or writes its row. Two keys are the same
-  if they are decoded to the same key columns, however they are written, or have the same bytes.
-- A bad record without a key, or of kind `UNCLEAR`, does not end.
+- A bad record of an envelope with keys ends with a later good message that has the same key or writes its
+  row. Two keys are the same if they are decoded to the same key columns, however they are written, or have
+  the same bytes.
+- A bad record that hides no row ends when it is older than the history that the collection keeps. That is any
+  with envelope None, and one without a key with envelope Upsert.
+- Of the others, one without a key, or of kind `UNCLEAR`, does not end.
 - A key of `RAW_BYTES` or more is stored as its beginning and a digest. So it is compared as a whole.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,10 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from holdfast.ingest.envelope import ORDER
+from holdfast.collections.pipeline import ERRORS_SCHEMA
+from holdfast.ingest.envelope import ORDER, Envelope
 from holdfast.ingest.formats.decoded import UNCLEAR, Format, full_rows
 from holdfast.ingest.source import MESSAGES
 from holdfast.persist.rows.row_hash import canonical_bytes
+from holdfast.persist.rows.schema import DIFF
 
 RAW_BYTES: Final = 16 << 10
 """An error record keeps so much of a message's key and of its value."""
@@ -103,3 +109,21 @@ def _digests(kind: bytes, keys: pa.Array) -> pa.Array:
 def last_end(row: dict[str, Any], latest: dict[bytes, tuple[int, str, int]]) -> tuple[int, str, int] | None:
     """Return what orders the last good record that ends an error, or None."""
     return max((latest[each] for each in row[ENDS_WITH] if each in latest), default=None)
+
+
+def outlived(standing: Sequence[dict[str, Any]], old: pa.Table, envelope: Envelope) -> list[dict[str, Any]]:
+    """Return the errors that are among `old` ones, as often as there, and hide no row."""
+    left: Counter[tuple[Any, ...]] = Counter()
+    for row in old.to_pylist():
+        left[_stored(row)] += row[DIFF]
+    found = []
+    for row in standing:
+        hides = envelope.is_keyed and (envelope is not Envelope.UPSERT or row["key"] is not None)
+        if not hides and left[_stored(row)] > 0:
+            left[_stored(row)] -= 1
+            found.append(row)
+    return found
+
+
+def _stored(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[each] for each in (*ERRORS_SCHEMA.key_names, *ERRORS_SCHEMA.value_names))

@@ -130,6 +130,32 @@ def test_more_bad_records_than_the_limit_stop_the_source_before_it_commits(clien
     assert len(bad(client)) == 3
 
 
+@pytest.mark.parametrize("envelope", ["None", "Upsert"])
+def test_a_bad_record_that_hides_no_row_ends_with_the_history(client: PersistClient, envelope: str) -> None:
+    topic, controller = Topic(), StorageController(client)
+    limits: dict[str, Any] = {"envelope": envelope, "onError": {"collect": {"limit": 3}}}
+    feed = pipeline(client, topic, **limits)
+    topic.send("0", row(1), b"one", b"two")
+    topic.send("0", b"bad", key={"id": 1})
+    first = feed.step().upper
+    topic.send("0", row(2))
+    second = feed.step().upper
+    assert len(bad(client)) == 3
+    topic.send("0", b"more")
+    with pytest.raises(SourceStalled, match="more bad records than the limit 3"):
+        feed.step()
+    # What the collection no longer shows at any time counts no more.
+    controller.set_retention_hold("orders", second - 1)
+    topic.send("0", b"still more")
+    for each in (feed, pipeline(client, topic, **limits)):
+        assert drained(each) == (each is feed)
+    hidden = [("0", 3, "decode")] if envelope == "Upsert" else []
+    assert bad(client) == [*hidden, ("0", 5, "decode"), ("0", 6, "decode")]
+    assert rows(client) == Counter({(each, "x"): 1 for each in ((2,) if hidden else (1, 2))})
+    assert len(bad(client, second - 1)) == 3
+    assert first < second
+
+
 def test_many_bad_records_stop_the_source_at_once(client: PersistClient) -> None:
     topic = Topic(piece=100_000)
     topic.send("0", row(1), *[b'{"id":"text"}'] * 50_000)
