@@ -148,6 +148,9 @@ class KafkaClient:
             "check.crcs": True,
             "fetch.wait.max.ms": 50,
             "queued.max.messages.kbytes": 16 << 10,
+            # Librdkafka keeps a commit for so long if it knows no coordinator, and a client that closes waits
+            # for that. It matters for nothing else, because nobody joins the group.
+            "session.timeout.ms": 1000,
             # A full queue is emptied in milliseconds. By default, the next fetch waits a second.
             "fetch.queue.backoff.ms": 5,
         }
@@ -162,7 +165,7 @@ class KafkaClient:
     def close(self) -> None:
         """Close the connections, once."""
         if self._commits.left:
-            # `Consumer.close` waits for them without a time limit. This waits for `socket.timeout.ms`.
+            # `Consumer.close` waits for them without a time limit. This waits for `socket.timeout.ms` at most.
             del self.consumer
         else:
             self.consumer.close()

@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -170,7 +171,11 @@ def kill_instances(folder: Path, topic: KafkaTopic, between: Callable[[], None] 
 
 
 @pytest.mark.long
-def test_a_killed_broker_loses_and_repeats_nothing(tmp_path: Path, kafka: Broker) -> None:
+def test_a_killed_broker_loses_and_repeats_nothing(
+    tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process that does not end shows its stack on SIGABRT.
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
     topic = KafkaTopic(kafka, PARTITIONS)
     location(tmp_path, topic, "None")
     process = started(tmp_path)
@@ -188,13 +193,23 @@ def test_a_killed_broker_loses_and_repeats_nothing(tmp_path: Path, kafka: Broker
             # The wait for a broker lasts up to a minute. A stop ends it.
             time.sleep(1)
             process.terminate()
-            assert process.wait(15) == 0
+            assert wait_for_end(tmp_path, process) == 0
         finally:
             kafka.serve()
     finally:
         process.kill()
         process.communicate()
     check(tmp_path, orders, 0, "after the broker came back")
+
+
+def wait_for_end(folder: Path, process: subprocess.Popen[str]) -> int:
+    """The exit code of a process that was told to end. Fails with its stack if it doesn't."""
+    try:
+        return process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        process.wait(15)
+        pytest.fail(f"it has not ended after 15 s: {(folder / 'stderr').read_text()[-10_000:]}")
 
 
 def check_alive(folder: Path, process: subprocess.Popen[str]) -> None:
