@@ -900,9 +900,8 @@ class Ingestion:
 
     def _check_limit(self, bad: Sequence[dict[str, Any]], standing: int) -> None:
         if bad and standing > self._spec.error_limit:
-            first = bad[0]
-            next_ = f"{one_line(first['partition'])}:{first['position']}: {first['reason']}"
-            raise too_many_errors(self.info.name, self._spec.error_limit, next_)
+            first = (bad[0][each] for each in ("reason", "partition", "position"))
+            raise too_many_errors(self.info.name, self._spec.error_limit, *first)
 
     def _summed(self, bound: Mapping[str, Binding]) -> dict[str, Binding]:
         """The bindings with the beginnings and totals of those that they continue."""

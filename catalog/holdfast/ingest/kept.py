@@ -129,7 +129,7 @@ def _ends(rows: pa.Table) -> pa.Table:
 def offsets(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:
     """The bindings of a collection at one time: exactly what its contents at that time were made from.
 
-    Columns: source, partition, position (the next to read), identity, rows and checksum of the last range,
+    They are ordered by source and partition. Columns: source, partition, position (the next to read), identity, rows and checksum of the last range,
     where the messages without a gap begin, the total of all messages, and how many messages behind it was at
     that time (null: the positions of the source don't count messages). Files that are forgotten are one row
     with `forgotten` as its source, their number as position, and their messages as total. Returns the time,
@@ -145,7 +145,7 @@ def offsets(controller: StorageController, name: str, as_of: int | None = None) 
         )
     ]
     place = bound.schema.get_field_index(DIFF)
-    return time, bound.add_column(place, "behind", pa.array(behind, pa.int64()))
+    return time, _in_order(bound.add_column(place, "behind", pa.array(behind, pa.int64())), "source")
 
 
 def schemas(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, dict[str, str]]:
@@ -158,11 +158,23 @@ def schemas(controller: StorageController, name: str, as_of: int | None = None) 
 
 
 def errors(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:
-    """The bad records of a collection at one time.
+    """The bad records of a collection at one time, ordered by partition and position.
 
     Columns: partition, position, kind, reason, and the raw key and value, cut. Raises like `offsets`.
     """
-    return _kept(controller, name, as_of, "errors")
+    time, rows = _kept(controller, name, as_of, "errors")
+    return time, _in_order(rows)
+
+
+def _in_order(rows: pa.Table, *before: str) -> pa.Table:
+    """The rows in the order of these columns, of partitions and of positions. Partition 9 is before 10."""
+    names = rows["partition"]
+    digits = pc.if_else(pc.utf8_is_digit(names), pc.utf8_length(names), 0)
+    by = [*before, "digits", "partition", "position"]
+    order = pc.sort_indices(
+        rows.append_column("digits", digits), sort_keys=[(each, "ascending") for each in by]
+    )
+    return rows.take(order)
 
 
 def _kept(controller: StorageController, name: str, as_of: int | None, which: str) -> tuple[int, pa.Table]:

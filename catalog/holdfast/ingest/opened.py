@@ -475,7 +475,10 @@ def format_of(spec: IngestSpec, schema: Schema, texts: SchemaTexts | None = None
     }
     form = formats[spec.format]()
     if form.whole and not isinstance(spec.source, FilesSpec):
-        raise BadInput(f"format {spec.format} is for files")
+        raise BadInput(
+            f"source.format is {spec.format}, which is for files only",
+            hint="messages have the format json, avro or raw",
+        )
     if spec.envelope is Envelope.DEBEZIUM and (form.whole or spec.format == "raw"):
         raise BadInput(f"envelope Debezium is for messages of format json or avro, not for {spec.format}")
     if "record" in spec.include and (spec.format != "json" or spec.envelope is Envelope.DEBEZIUM):

@@ -158,8 +158,9 @@ class RangeReader:
             try:
                 self._decode(piece, wanted, work)
             except TooManyBad as error:
-                first = f"{one_line(wanted.partition)}: {error.reason}"
-                raise too_many_errors(self._collection, self._spec.error_limit, first) from None
+                raise too_many_errors(
+                    self._collection, self._spec.error_limit, error.reason, wanted.partition
+                ) from None
             if piece.unfinished:
                 continue
             if not wanted.whole and work.bytes >= max_bytes:
@@ -433,11 +434,15 @@ def without_nulls(
     return decoded
 
 
-def too_many_errors(collection: str, limit: int, first: str) -> SourceStalled:
-    """Return the error for more bad records than the limit. `first` describes the next one."""
+def too_many_errors(
+    collection: str, limit: int, reason: str, partition: str = "", position: int | None = None
+) -> SourceStalled:
+    """Return the error for more bad records than the limit. The reason and the place are of the next one."""
+    where = f" in partition {one_line(partition)}" if partition else ""
+    where += "" if position is None else f" at position {position}"
     return SourceStalled(
-        f"collection {collection} would keep more bad records than the limit {limit:,}; the next one is"
-        f" {first}",
+        f"collection {collection} would keep more bad records than the limit {limit:,}; the next one"
+        f"{where and f' is{where}'}: {reason}",
         hint="correct the source or the columns, or raise onError.collect.limit",
     )
 

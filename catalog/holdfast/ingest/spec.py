@@ -460,7 +460,7 @@ def _secret(given: "_Block", name: str) -> SecretPlace | None:
 def _secret_ref(
     given: "_Block", keys: tuple[str, ...], required: tuple[str, ...], *, shared: bool = False
 ) -> SecretRef | None:
-    if "secretRef" not in given.names:
+    if not given.has("secretRef"):
         return None
     block = given.block("secretRef")
     name = block.text("name")
@@ -476,7 +476,7 @@ def _in_two_places(secret: SecretRef, given: "_Block") -> BadInput:
 
 def _start(given: "_Block") -> str | int | Mapping[int, int]:
     if not given.is_block("start"):
-        return given.choice("start", list(START), START[0])
+        return given.choice("start", list(START), START[0], ", {timestamp: ...}, {offsets: ...}")
     block = given.block("start")
     if block.names == ["timestamp"]:
         return block.time_ms("timestamp")
@@ -592,6 +592,10 @@ class _Block:
         self._known.add(name)
         return self._fields.get(name, default)
 
+    def has(self, name: str) -> bool:
+        self._known.add(name)
+        return name in self._fields
+
     def is_block(self, name: str) -> bool:
         return isinstance(self._fields.get(name), Mapping)
 
@@ -619,10 +623,11 @@ class _Block:
         self._known.add(name)
         return self.text(name) if name in self._fields else ""
 
-    def choice(self, name: str, choices: list[str], default: str) -> str:
+    def choice(self, name: str, choices: list[str], default: str, others: str = "") -> str:
+        """One of these texts. `others` says what else the field may have, which the caller takes."""
         value = self._take(name, default)
         if value not in choices:
-            raise BadInput(f"{self.where}.{name} is {value!r}, expected one of {', '.join(choices)}")
+            raise BadInput(f"{self.where}.{name} is {value!r}, expected one of {', '.join(choices)}{others}")
         return str(value)
 
     def index(self, name: object) -> int:

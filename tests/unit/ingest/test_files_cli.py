@@ -184,7 +184,7 @@ def test_the_terminal_shows_odd_names_escaped(place: Place) -> None:
         assert result.exit_code == (1 if source else 0)
         assert f"left out in file://{place.folder}: c\\x1b[32m (a named pipe)" in result.stderr.splitlines()
         if source:
-            assert "the next one is a\\n\\tb\\x1b[31m\\x9b.jsonl: " in result.stderr
+            assert "the next one is in partition a\\n\\tb\\x1b[31m\\x9b.jsonl: " in result.stderr
         assert str_without_lines(result.stderr).isprintable()
     for kept in ("offsets", "errors"):
         shown = place.out("collection", kept, "odd0")

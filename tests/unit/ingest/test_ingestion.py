@@ -82,6 +82,18 @@ def test_a_step_says_how_far_it_is_behind(client: PersistClient) -> None:
     assert positions(client) == {"0": 7, "1": 1}
 
 
+def test_what_is_kept_is_shown_in_order(client: PersistClient) -> None:
+    topic, controller = Topic(deletes=False), StorageController(client)
+    names = [str(number) for number in range(12)]
+    for name in reversed(names):
+        topic.send(name, b"bad", row(1), b"worse")
+    drained(pipeline(client, topic))
+    assert offsets(controller, "orders")[1]["partition"].to_pylist() == names
+    found = errors(controller, "orders")[1]
+    shown = list(zip(found["partition"].to_pylist(), found["position"].to_pylist(), strict=True))
+    assert shown == [(name, position) for name in names for position in (0, 2)]
+
+
 def test_a_key_that_is_no_text_is_a_bad_record(client: PersistClient) -> None:
     topic = Topic()
     topic.send("0", row(1), key="a")
@@ -123,7 +135,10 @@ def test_more_bad_records_than_the_limit_stop_the_source_before_it_commits(clien
     feed = pipeline(client, topic, **limited)
     assert drained(feed) == 1
     topic.send("0", b"two", b"three", row(2))
-    with pytest.raises(SourceStalled, match=r"keep more bad records than the limit 2; the next one is 0:2"):
+    with pytest.raises(
+        SourceStalled,
+        match=r"keep more bad records than the limit 2; the next one is in partition 0 at position 2: ",
+    ):
         feed.step()
     assert positions(client) == {"0": 2}
     assert drained(pipeline(client, topic, onError={"collect": {"limit": 3}})) == 1
@@ -159,7 +174,9 @@ def test_a_bad_record_that_hides_no_row_ends_with_the_history(client: PersistCli
 def test_many_bad_records_stop_the_source_at_once(client: PersistClient) -> None:
     topic = Topic(piece=100_000)
     topic.send("0", row(1), *[b'{"id":"text"}'] * 50_000)
-    with pytest.raises(SourceStalled, match=r"more bad records than the limit 1,000; the next one is 0: "):
+    with pytest.raises(
+        SourceStalled, match=r"more bad records than the limit 1,000; the next one is in partition 0: "
+    ):
         pipeline(client, topic).step()
     assert StorageController(client).frontiers("orders").upper == 0
 

@@ -67,6 +67,13 @@ def test_the_hint_for_a_missing_field_names_a_misspelled_one() -> None:
     assert caught.value.hint == "'paht' may be meant"
 
 
+def test_the_hint_for_an_unknown_field_names_all_that_there_may_be() -> None:
+    with pytest.raises(BadInput, match=r"source\.kafka has an unknown field 'secret'") as caught:
+        parse({"kafka": {"bootstrapServers": "b:9092", "topic": "t", "secret": "x"}, "format": {"json": {}}})
+    assert caught.value.hint is not None
+    assert "onReset, secretRef, security, start" in caught.value.hint
+
+
 def test_a_topic() -> None:
     kafka = {
         "bootstrapServers": "b:9092",
@@ -88,7 +95,7 @@ def test_a_topic() -> None:
     [
         ({"bootstrapServers": None}, "source.kafka.bootstrapServers is missing"),
         ({"topic": 1}, "source.kafka.topic must be text, not 1"),
-        ({"start": "Now"}, "source.kafka.start is 'Now', expected one of Earliest, Latest"),
+        ({"start": "Now"}, "'Now', expected one of Earliest, Latest, {timestamp: ...}, {offsets: ...}"),
         ({"start": {"time": 1}}, "source.kafka.start must be Earliest, Latest, {timestamp: "),
         ({"start": {"timestamp": "noon"}}, "source.kafka.start.timestamp is 'noon', expected a time such as"),
         ({"start": {"timestamp": "2026-01-31T00:00"}}, "source.kafka.start.timestamp is '2026-01-31T00:00'"),
@@ -297,7 +304,7 @@ def test_what_does_not_fit_a_table_is_named(changed: dict[str, Any], told: str) 
         ({"include": {}, "format": {"raw": {}}}, "format raw needs exactly one column"),
         (
             {"include": {}, "files": None, "generator": {"rows": 1}, "format": {"csv": {}}},
-            "format csv is for files",
+            "source.format is csv, which is for files only",
         ),
         ({"include": {"record": "at"}, "format": {"csv": {}}}, "include.record is for format json"),
         ({"include": {"timestamp": "id"}}, "column 'id' allows no nulls, and records of this source have no"),

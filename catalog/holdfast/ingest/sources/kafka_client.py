@@ -165,7 +165,7 @@ class KafkaClient:
     def close(self) -> None:
         """Close the connections, once."""
         if self._commits.left:
-            # `Consumer.close` waits for them without a time limit. This waits for `socket.timeout.ms` at most.
+            # `Consumer.close` waits for them without a time limit. This waits for `socket.timeout.ms`.
             del self.consumer
         else:
             self.consumer.close()
