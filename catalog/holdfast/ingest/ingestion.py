@@ -35,10 +35,12 @@ from holdfast.collections.pipeline import (
 )
 from holdfast.collections.record.spec import PipelineShards
 from holdfast.collections.rendition_copy import at_time
+from holdfast.collections.retention import retention_since
 from holdfast.collections.uploads import upload_rows
 from holdfast.errors import (
     AsOfTooEarly,
     HandedOver,
+    HoldfastError,
     Indeterminate,
     ShardFinalized,
     SourceStalled,
@@ -95,6 +97,8 @@ _FIRST: Final = (-2, "", 0)
 _NO_LIMIT: Final = 1 << 62
 _LOOK_S: Final = 5.0
 """Seconds between two checks whether another rendition follows this one or has taken over."""
+_RETAIN_S: Final = 60.0
+"""Seconds between two attempts to give up history."""
 _MOST_EMPTY_S: Final = 60.0
 """Longest time without a progress report to an idle source, in seconds, without a `progressInterval`."""
 
@@ -240,6 +244,7 @@ class Ingestion:
 
     def _open(self) -> None:
         self._is_open = False
+        self._retain_s = 0.0
         self.info = info = self._controller.describe(self._name)
         rendition = info.known(self._id) if self._id else info.holding
         self._id = rendition.id
@@ -976,6 +981,8 @@ class Ingestion:
             began = time.monotonic()
             step = self.step(ends)
             on_step(step)
+            if step.outcome is StepOutcome.COMMITTED:
+                self._apply_retention()
             if step.waits or step.messages:
                 self._waits.show(step.waits)
             if step.outcome is StepOutcome.HANDED_OVER:
@@ -989,6 +996,18 @@ class Ingestion:
             rest = 0 if busy or ((once or follows) and not is_idle) else self._spec.interval_s
             if stopped(max(0, rest - (time.monotonic() - began))):
                 return
+
+    def _apply_retention(self) -> None:
+        """Give up history that the collection need not keep, if there is much of it and it is time."""
+        now_s = self._client.clock.monotonic()
+        since = self._client.known_since(self.info.metadata_shard)
+        if now_s < self._retain_s or since is None or retention_since(self.info, since, self._upper) is None:
+            return
+        # Somebody else may hold the since, so don't try again with each step.
+        self._retain_s = now_s + _RETAIN_S
+        # The step has succeeded. A later one tries again.
+        with suppress(HoldfastError):
+            self._controller.apply_retention(self.info.collection_id)
 
 
 def _last(bound: Mapping[str, Binding]) -> dict[str, Binding]:

@@ -129,12 +129,13 @@ def _ends(rows: pa.Table) -> pa.Table:
 def offsets(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:
     """The bindings of a collection at one time: exactly what its contents at that time were made from.
 
-    They are ordered by source and partition. Columns: source, partition, position (the next to read), identity, rows and checksum of the last range,
-    where the messages without a gap begin, the total of all messages, and how many messages behind it was at
-    that time (null: the positions of the source don't count messages). Files that are forgotten are one row
-    with `forgotten` as its source, their number as position, and their messages as total. Returns the time,
-    which is the latest complete one if `as_of` is None. Raises `BadInput` for a collection that was not fed
-    from a source at that time, and like `CollectionReader.snapshot`.
+    They are ordered by source and partition. Columns: source, partition, position (the next to read),
+    identity, rows and checksum of the last range, where the messages without a gap begin, the total of all
+    messages, and how many messages behind it was at that time (null: the positions of the source don't count
+    messages). Files that are forgotten are one row with `forgotten` as its source, their number as position,
+    and their messages as total. Returns the time, which is the latest complete one if `as_of` is None. Raises
+    `BadInput` for a collection that was not fed from a source at that time, and like
+    `CollectionReader.snapshot`.
     """
     time, rows = _kept(controller, name, as_of, "remap")
     bound, ends = _bindings(rows, FORGOTTEN), dict(_positions(_ends(rows)))

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, CollectionSpec, Recipe, StorageController
 from holdfast.collections.feeds import FedRendition
+from holdfast.collections.periods import NEW_TABLE, period_ms
 from holdfast.collections.record.spec import FIRST_RENDITION
 from holdfast.errors import BadInput, CollectionNotFound, SourceStalled, UniquenessViolation
 from holdfast.extras import needs
@@ -303,7 +304,10 @@ def _collection(
             raise
         format_of(spec, schema)
         id_ = str(uuid.uuid4())
-        return CollectionSpec(id_, name, schema, source_fed=True, made_from=made_from(spec))
+        retain_ms = period_ms(NEW_TABLE)
+        return CollectionSpec(
+            id_, name, schema, source_fed=True, made_from=made_from(spec), retain_ms=retain_ms
+        )
     if schema is not None and info.schema != schema:
         raise BadInput(
             f"collection {name} has other columns than the spec: {info.schema} instead of {schema}",

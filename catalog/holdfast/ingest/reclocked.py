@@ -48,7 +48,6 @@ from holdfast.ingest.standing import RAW_BYTES
 from holdfast.persist.handles.read import ReadHandle, Updates
 from holdfast.persist.rows.row_hash import row_hash
 from holdfast.persist.rows.schema import DIFF, TIME
-from holdfast.text import one_line
 
 _NO_POSITION: Final = (1 << 63) - 1
 _KEEP_S: Final = 5.0

@@ -93,6 +93,8 @@ def test_files_become_rows_with_offsets_and_errors(folder: Path) -> None:
     assert (error["partition"], error["position"], error["kind"]) == ("one.jsonl", 3, "decode")
     early = holdfast_(folder, "collection", "offsets", "orders", "--as-of", "1")
     assert early.stdout == "no offsets at 1\n"
+    described = holdfast_(folder, "collection", "describe", "orders", "--json")
+    assert json.loads(described.stdout)["retain"] == "7d"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from time import sleep
 from typing import Any
 
 import pytest
@@ -380,6 +381,20 @@ def test_retention_moves_all_shards_together(client: PersistClient) -> None:
     assert positions(client, uppers[2] - 1) == {"0": 3}
     with pytest.raises(AsOfTooEarly):
         positions(client, uppers[1] - 1)
+
+
+def test_a_run_gives_up_history_that_need_not_be_kept(client: PersistClient) -> None:
+    topic, controller = Topic(), StorageController(client)
+    topic.send("0", row(1))
+    pipeline(client, topic).run(once=True)
+    assert controller.frontiers("orders").since == 0
+    controller.retain("orders", 1)
+    sleep(0.01)
+    topic.send("0", row(2))
+    pipeline(client, topic).run(once=True)
+    found = controller.frontiers("orders")
+    assert found.since == found.upper - 2
+    assert rows(client) == Counter({(1, "x"): 1, (2, "x"): 1})
 
 
 def test_a_pipeline_that_is_overtaken_while_it_begins_looks_again(
