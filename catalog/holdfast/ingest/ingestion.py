@@ -878,12 +878,9 @@ class Ingestion:
         latest = {}
         if work.records:
             latest = latest_good(pa.concat_tables(work.records), self.schema.key_names, errors)
-        gone = {id(each) for each in old}
-        ended = [
-            each
-            for each in self._standing
-            if work.clears or id(each) in gone or last_end(each, latest) is not None
-        ]
+        ended = [each for each in self._standing if work.clears or last_end(each, latest) is not None]
+        # They have no key that a message could end.
+        ended += [] if work.clears else old
         return ended, [each for each in bad if (last_end(each, latest) or _FIRST) < order_of(each)]
 
     def _outlived(self) -> list[dict[str, Any]]:
