@@ -62,7 +62,11 @@ def place_of(request: web.Request) -> ShownPlace:
 
     Raises `NotHere` if there is none. A location that the viewer may not see looks the same.
     """
-    name = request.match_info["location"]
+    return place_named(request, request.match_info["location"])
+
+
+def place_named(request: web.Request, name: str) -> ShownPlace:
+    """The location with a name. Raises `NotHere` as `place_of` does."""
     for each in visible_places(request):
         if each.name == name:
             return each

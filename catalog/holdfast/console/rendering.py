@@ -125,12 +125,14 @@ def page(request: web.Request, template: str, *, status: int = 200, **context: A
     """Return a page made of a template.
 
     Every template has `request_path`, `locations` (those that the viewer may see) and `section`, which the
-    navigation marks. A page of one location passes `place`.
+    navigation marks. A page of one location passes `place`, or its name as `shown_place` if it may be
+    unreadable.
     """
     console = request.app[CONSOLE]
     known = {
         "locations": visible_places(request),
         "place": None,
+        "shown_place": "",
         "section": "",
         "crumbs": (),
         "request_path": request.path,

@@ -9,7 +9,8 @@ Invariants
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.console.cluster import Kind as Plural
@@ -40,6 +41,7 @@ class Resources:
         self._kube = kube
         self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._version = 0
+        self._changes = Counter[str]()
         self._listed: set[tuple[ResourceType, str | None]] = set()
         clock = clock or SystemClock()
         self._followers = [
@@ -95,6 +97,10 @@ class Resources:
         """Returns a number that grows with each change that was seen."""
         return self._version
 
+    def changes(self, namespaces: Iterable[str]) -> int:
+        """Returns a number that grows with each change in these namespaces that was seen."""
+        return sum(self._changes[each] for each in namespaces)
+
     def all(self, kind: Kind) -> Sequence[Json]:
         """Returns the resources of a kind in all namespaces. Raises `NotListed`."""
         return self._select(resource_type(kind), "")
@@ -128,8 +134,9 @@ class Resources:
             if place not in self._listed:
                 yield namespace
 
-    def _on_change(self, _type: ResourceType, _body: Json) -> None:
+    def _on_change(self, _type: ResourceType, body: Json) -> None:
         self._version += 1
+        self._changes[body["metadata"]["namespace"]] += 1
 
     def _on_served(self) -> None:
         self._version += 1

@@ -1,10 +1,14 @@
 """Migrations and activity as pages, with the resources of a cluster and with none."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pyarrow as pa
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -13,8 +17,12 @@ import holdfast
 from holdfast.console.access import LocalAccess, Viewer
 from holdfast.console.cluster import Json, Kind
 from holdfast.console.context import Console
-from holdfast.console.places import ShownPlaces
+from holdfast.console.facts.readiness import resource_troubles
+from holdfast.console.facts.trouble import Level
+from holdfast.console.places import ShownPlace, ShownPlaces
 from holdfast.console.server import application
+from holdfast.console.work import Limits
+from unit.console.browsing import served
 
 TOKEN = "token-of-a-test"
 EVIL = "<script>alert('x')</script>"
@@ -26,6 +34,7 @@ class Resources:
     def __init__(self, *bodies: Json, events: Sequence[Json] = ()) -> None:
         self.bodies = bodies
         self.told = events
+        self.seen = Counter[str]()
 
     async def resources(self, kind: Kind, namespace: str = "") -> Sequence[Json]:
         return [
@@ -46,8 +55,8 @@ class Resources:
             and name in ("", each["involvedObject"]["name"])
         ]
 
-    def version(self) -> int:
-        return 0
+    def changes(self, namespaces: Iterable[str]) -> int:
+        return sum(self.seen[each] for each in namespaces)
 
 
 class Only(LocalAccess):
@@ -198,3 +207,111 @@ def test_a_filter_that_is_none_is_refused(tmp_path: Path, query: str) -> None:
             assert answer.status == 400
 
     pages(tmp_path, None, story)
+
+
+def conditions(**reasons: tuple[str, str]) -> list[Json]:
+    return [
+        {"type": type_, "status": status, "reason": "Reason", "message": message}
+        for type_, (status, message) in reasons.items()
+    ]
+
+
+def stored(tmp_path: Path) -> tuple[ShownPlaces, str]:
+    """A location of Catalog a/demo with the collection orders, and the id of the collection."""
+    with holdfast.table(tmp_path / "shop", "orders", columns={"id": "int64"}, key=["id"]) as table:
+        table.append([{"id": 1}])
+    place = ShownPlace("a.demo", (tmp_path / "shop").as_uri(), namespace="a")
+    return ShownPlaces({"a.demo": place}), place.look().collections[0].collection_id
+
+
+def test_what_resources_say_is_on_the_overview_and_on_the_page_of_the_collection(tmp_path: Path) -> None:
+    places, id_ = stored(tmp_path)
+    stalled = conditions(Ready=("False", "it waits"), Stalled=("True", f"the source is gone {EVIL}"))
+    spec = {"catalogRef": {"name": "demo"}}
+    found = Resources(
+        resource("Catalog", "demo", status={"conditions": conditions(Ready=("False", "store is shut"))}),
+        resource(
+            "StorageCollection", "flights", spec=spec, status={"collectionId": id_, "conditions": stalled}
+        ),
+        resource(
+            "StorageCollection",
+            "unborn",
+            spec=spec,
+            status={"conditions": conditions(Ready=("False", "bad spec"))},
+        ),
+        resource(
+            "StorageCollection", "well", spec=spec, status={"conditions": conditions(Ready=("True", "fine"))}
+        ),
+        resource("Catalog", "theirs", "b", status={"conditions": conditions(Ready=("False", "unseen"))}),
+    )
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with served(Console(places, Only(TOKEN), found)) as browser:
+        text = browser.get("/", headers).text
+        row = text[text.index(">orders</a>") :]
+        assert "the source is gone &lt;script&gt;" in row
+        assert "Not ready" in row
+        above = text[: text.index(">orders</a>")]
+        for part in ("store is shut", "bad spec", "kubectl holdfast status collection/unborn --namespace a"):
+            assert part in above
+        assert "the source is gone" not in above
+        assert not {"unseen", "fine", "it waits"} & set(text.split())
+        text = browser.get("/locations/a.demo/collections/orders", headers).text
+        assert "Why it is not ready" in text
+        assert "kubectl holdfast status collection/flights --namespace a" in text
+        assert browser.get("/?location=a.none", headers).status == 404
+
+
+@pytest.mark.parametrize(
+    ("more", "level", "what"),
+    [
+        ({}, Level.WARNING, "No operator has reconciled it"),
+        ({"Ready": ("False", "it waits")}, Level.BROKEN, "it waits"),
+        ({"Ready": ("False", "it waits"), "Stalled": ("False", "no")}, Level.BROKEN, "it waits"),
+        ({"Ready": ("True", "fine"), "SourceStalled": ("True", "no broker")}, Level.WARNING, "no broker"),
+        ({"Ready": ("True", "fine"), "ObjectsInStep": ("True", "in step")}, None, ""),
+    ],
+)
+def test_the_reason_of_a_resource(more: dict[str, tuple[str, str]], level: Level | None, what: str) -> None:
+    found = resource_troubles([resource("Catalog", "demo", status={"conditions": conditions(**more)})])
+    assert [each.trouble.level for each in found] == ([] if level is None else [level])
+    assert all(each.trouble.what.startswith(what) for each in found)
+
+
+def test_a_spec_that_the_operator_has_not_seen_and_a_deletion_are_in_progress() -> None:
+    status = {"observedGeneration": 1, "conditions": conditions(Ready=("True", "fine"))}
+    changed, leaving = (resource("Catalog", name, status=status) for name in ("changed", "leaving"))
+    changed["metadata"]["generation"] = 2
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    found = resource_troubles([changed, leaving])
+    assert {each.about.name: each.trouble.level for each in found} == {
+        "changed": Level.BUSY,
+        "leaving": Level.BUSY,
+    }
+
+
+def test_an_open_page_hears_of_changed_resources_of_its_namespaces(tmp_path: Path) -> None:
+    places, _ = stored(tmp_path)
+    found = Resources(resource("Catalog", "demo"), resource("Catalog", "demo", "b"))
+    limits = Limits(tick_s=0.05)
+    with served(Console(places, Only(TOKEN), found, limits=limits)) as browser:
+
+        async def follow() -> list[Any]:
+            heard: list[Any] = []
+            with contextlib.suppress(TimeoutError):
+                async with (
+                    asyncio.timeout(20) as bound,
+                    aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
+                    session.get(f"http://{browser.host}/events") as stream,
+                ):
+                    async for line in stream.content:
+                        if line.startswith(b": following"):
+                            found.seen["b"] += 1
+                            await asyncio.sleep(4 * limits.tick_s)
+                            found.seen["a"] += 1
+                        if line.startswith(b"data: "):
+                            heard.append(json.loads(line[6:]))
+                            # Another one would be there already.
+                            bound.reschedule(asyncio.get_running_loop().time() + 4 * limits.tick_s)
+            return heard
+
+        assert browser.run(follow()) == [{"location": "", "names": [], "reachable": True}]

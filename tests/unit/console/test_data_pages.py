@@ -285,7 +285,7 @@ def test_null_empty_and_binary_differ_from_text(visitor: Visitor, shop: tuple[Pa
 def test_rows_need_a_permission_of_their_own(shop: tuple[Path, list[int]]) -> None:
     with visiting(shop[0], NoRows(TOKEN)) as visitor:
         status, text = visitor.get(ROWS)
-        assert status == 404
+        assert status == 403
         assert "holdfast-data-reader" in text
         assert "note 1" not in text
         assert visitor.get(CATALOG)[0] == 200
@@ -311,7 +311,7 @@ def test_a_collection_named_like_the_id_of_another_gives_no_right_to_it(tmp_path
     with visiting(tmp_path / "shop", OnlyMine(TOKEN)) as visitor:
         for name in ("payroll", "a-secret-id"):
             status, text = visitor.get(rows.format(name))
-            assert status == 404, name
+            assert status == 403, name
             assert "row of" not in text
         status, text = visitor.get(rows.format("mine-id"))
         assert status == 200

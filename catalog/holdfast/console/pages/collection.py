@@ -1,8 +1,10 @@
 """A collection: frontiers and holds, source, renditions, jobs, shards."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
+from urllib.parse import quote
 
 from aiohttp import web
 from markupsafe import Markup
@@ -15,8 +17,11 @@ from holdfast.console.drawing.scale import NARROW, WIDTH
 from holdfast.console.facts.activity import result_text, slot_text
 from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.feed import SourceFeed
+from holdfast.console.facts.readiness import resource_troubles, with_resources
 from holdfast.console.facts.trouble import LATE_MS, clock, quoted
 from holdfast.console.rendering import masked, number, page, secrets_of_page
+from holdfast.console.resources import visible_resources
+from holdfast.errors import StoreUnreachable
 from holdfast.text import age
 
 
@@ -27,6 +32,11 @@ async def show(request: web.Request) -> web.Response:
     may_read = await may_read_rows(request, place, info)
     age_s = console_of(request).limits.tick_s
     facts = await ask(request, collection_facts, place, info.collection_id, age_s, with_records=may_read)
+    with contextlib.suppress(StoreUnreachable):
+        # Without the resources, the page shows what is stored.
+        visible = await visible_resources(request)
+        row = with_resources(facts.row, resource_troubles(visible.by_kind["storagecollections"]))
+        facts = replace(facts, row=row)
     name, secrets = facts.info.name, secrets_of_page(request)
     holds = [replace(each, purpose=masked(each.purpose, secrets)) for each in facts.history.holds]
     return page(
@@ -38,7 +48,7 @@ async def show(request: web.Request) -> web.Response:
         place=place,
         section="overview",
         live=place.name,
-        crumbs=(("Overview", "/"), (place.name, f"/?location={place.name}")),
+        crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
         facts=facts,
         quoted=quoted,
         clock=clock,

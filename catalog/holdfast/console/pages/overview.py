@@ -7,15 +7,23 @@ from aiohttp import web
 
 from holdfast.collections.periods import shown_period
 from holdfast.console.asking import ask_at
-from holdfast.console.context import console_of, visible_places
+from holdfast.console.context import console_of, place_named, visible_places
 from holdfast.console.facts.overview import SORTS, CollectionRow, PlaceRow, ordered, overview
+from holdfast.console.facts.readiness import (
+    ResourceTrouble,
+    resource_troubles,
+    with_resources,
+    without_row,
+)
 from holdfast.console.facts.trouble import Level
 from holdfast.console.parameters import choice, text, whole
 from holdfast.console.places import ShownPlace
 from holdfast.console.rendering import freshness_s, page
-from holdfast.errors import HoldfastError
+from holdfast.console.resources import visible_resources
+from holdfast.errors import HoldfastError, StoreUnreachable
 
 _MOST: Final = 200
+_MOST_RESOURCES: Final = 20
 
 
 async def show(request: web.Request) -> web.Response:
@@ -23,9 +31,10 @@ async def show(request: web.Request) -> web.Response:
     sort = choice(request, "sort", SORTS)
     wanted, words = text(request, "location"), text(request, "q")
     skip = whole(request, "skip", 0, most=1_000_000)
-    places = [each for each in visible_places(request) if wanted in ("", each.name)]
+    places = [place_named(request, wanted)] if wanted else list(visible_places(request))
     found = await asyncio.gather(*(_row(request, each, is_alone=len(places) == 1) for each in places))
-    everything = [row for each in found for row in each.collections]
+    troubles, unknown = await _resources(request, wanted)
+    everything = [with_resources(row, troubles) for each in found for row in each.collections]
     matching = ordered([row for row in everything if _matches(row, words)], sort)
     shown = matching[skip : skip + _MOST]
     return page(
@@ -34,7 +43,11 @@ async def show(request: web.Request) -> web.Response:
         title="Overview",
         section="overview",
         live=wanted or "*",
+        shown_place=wanted,
         places=found,
+        resources=without_row(troubles, everything),
+        resources_unknown=unknown,
+        most_resources=_MOST_RESOURCES,
         place_names={each.name: each for each in found},
         rows=shown,
         most_catalogs=_MOST,
@@ -65,6 +78,15 @@ async def _row(request: web.Request, place: ShownPlace, *, is_alone: bool) -> Pl
         return PlaceRow(place.name, place.url, 0, (), error=what, hint=hint)
     except HoldfastError as error:
         return PlaceRow(place.name, place.url, 0, (), error=str(error), hint=error.hint)
+
+
+async def _resources(request: web.Request, place: str) -> tuple[list[ResourceTrouble], str]:
+    """What the resources of the cluster say that needs attention, and why that is not known."""
+    try:
+        visible = await visible_resources(request)
+    except StoreUnreachable as error:
+        return [], str(error)
+    return [each for each in resource_troubles(visible.bodies) if place in ("", each.place)], ""
 
 
 def _kept(retain_ms: int | None) -> str:

@@ -14,7 +14,7 @@ from aiohttp import web
 from markupsafe import Markup, escape
 
 from holdfast.console.asking import ask, collection_of, may_read_rows
-from holdfast.console.context import NotHere, place_of
+from holdfast.console.context import place_of, viewer_of
 from holdfast.console.drawing.slider import slider_svg
 from holdfast.console.facts.collection import found_in
 from holdfast.console.facts.overview import view_of
@@ -89,10 +89,7 @@ async def show(request: web.Request) -> web.Response:
     place, name = place_of(request), request.match_info["name"]
     info = await collection_of(request, place)
     if not await may_read_rows(request, place, info):
-        raise NotHere(
-            f"you may not read the rows of collection {name[:60]!r}",
-            hint="ask for the role holdfast-data-reader; its status is on the page of the collection",
-        )
+        return _not_allowed(request, place, info.name)
     address = RowsAddress(
         collection_path(place.name, name, "rows"), **{each: text(request, each) for each in _NAMES}
     )
@@ -122,6 +119,28 @@ async def show(request: web.Request) -> web.Response:
         field=_field,
         **{each: getattr(shown, each) for each in ShownRows.__slots__},
         status=400 if shown.refused or shown.problem else 200,
+    )
+
+
+def _not_allowed(request: web.Request, place: ShownPlace, name: str) -> web.Response:
+    """The page for somebody who sees the collection, but not its rows."""
+    role, user = "holdfast-data-reader", quoted(viewer_of(request).name)
+    return page(
+        request,
+        "rows_not_allowed.html",
+        status=403,
+        title=f"{name}: rows",
+        section="overview",
+        view="rows",
+        place=place,
+        name=name,
+        crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
+        role=role,
+        commands=[
+            f"kubectl create rolebinding ROLEBINDING --clusterrole={role} --user={user} --namespace {each}"
+            # Several Catalogs may share a location: see `Access.may_see`.
+            for each in place.namespace.split(",")
+        ],
     )
 
 

@@ -1,5 +1,7 @@
 """The shards of a location, for experts: holds, leases, garbage, batches and versions."""
 
+from urllib.parse import quote
+
 from aiohttp import web
 
 from holdfast.console.asking import ask
@@ -26,7 +28,7 @@ async def show_all(request: web.Request) -> web.Response:
         place=place,
         section="shards",
         live=place.name,
-        crumbs=(("Overview", "/"), (place.name, f"/?location={place.name}")),
+        crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
         found=found,
         shown=shown,
         words=words,
@@ -46,8 +48,8 @@ async def show(request: web.Request) -> web.Response:
         live=place.name,
         crumbs=(
             ("Overview", "/"),
-            (place.name, f"/?location={place.name}"),
-            ("Shards", f"/locations/{place.name}/shards"),
+            (place.name, f"/?location={quote(place.name)}"),
+            ("Shards", f"/locations/{quote(place.name, safe='')}/shards"),
         ),
         facts=facts,
     )

@@ -159,6 +159,8 @@
   let again = false;
 
   function concerns(element, change) {
+    // Resources of the cluster belong to no location.
+    if (!change.location) return element.dataset.resources !== undefined;
     const [location, ...rest] = element.dataset.live.split("/");
     if (location !== "*" && decodeURIComponent(location) !== change.location) return false;
     if (!rest.length) return true;
