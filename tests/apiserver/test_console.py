@@ -3,6 +3,7 @@
 The stores are made with the library, so no operator runs. All tests share one console and its two namespaces.
 """
 
+import json
 import re
 import sys
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -26,11 +27,30 @@ from testbed.kube import ControlPlane
 from testbed.objects import new_namespace
 from testbed.process import Child
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 pytestmark = pytest.mark.kube
 
 API = "holdfast.dev/v1alpha1"
 PLANTED = "planted-secret-4711"
 GROUP = ("holdfast-viewer", "holdfast-data-reader")
+IMAGE = "<img src=x onerror=\"document.title='owned'\">"
+MIGRATING = {
+    "phase": "Migrating",
+    "step": "2. open the persist catalog",
+    "strategy": "OneTombstone",
+    "sourceOfTruth": "Stash",
+    "stashEpoch": 4,
+    "persistEpoch": 3,
+    "rows": 1234567,
+    "bytes": 345678901,
+    "objects": {"item": {"rows": 1234500, "bytes": 345678800}, "role": {"rows": 67, "bytes": 101}},
+    "startTime": "2026-01-02T03:04:05Z",
+    "deadline": "2026-01-02T03:14:05Z",
+    "plan": ["open both stores", f"plan {IMAGE}"],
+    "fencedBy": [{"time": "2026-01-02T03:04:05Z", "holder": f"pod-2 {IMAGE}", "epoch": 9, "generation": 1}],
+}
 
 
 @dataclass(frozen=True)
@@ -322,3 +342,92 @@ def test_a_login_gives_a_cookie_with_which_pages_open(console: Console) -> None:
 def test_another_name_in_the_address_is_refused(console: Console) -> None:
     answer = console.get("/", console.tokens["viewer"], {"Host": "evil.example"})
     assert answer.status == 421
+
+
+@pytest.mark.browser
+def test_in_a_browser_a_viewer_sees_the_state_and_a_data_reader_the_rows(
+    console: Console, chromium: "Browser"
+) -> None:
+    from playwright.sync_api import expect
+
+    from browser.looking import DESKTOP, Look
+
+    trouble = f"step 3 waits {IMAGE} at postgresql://me:{PLANTED}@db/x"
+    set_status(console, "catalogmigration/move-flights", {**MIGRATING, "conditions": [not_ready(trouble)]})
+    set_status(console, "catalog/demo", {"conditions": [not_ready(f"the store is shut {IMAGE}")]})
+    flights = f"/locations/{console.ours}.demo/collections/flights"
+    contexts = [chromium.new_context(viewport=DESKTOP, reduced_motion="reduce") for _ in range(2)]
+    viewer, reader = (Look(each, console.url) for each in contexts)
+    try:
+        # What is pasted first is no token. After the login, the address is that which was asked for.
+        page = viewer.open("/migrations", status=401)
+        page.get_by_label("Token").fill("made-up")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("does not accept this token")
+        viewer.check("cluster-login")
+        viewer.messages.clear()
+        for look, name in ((viewer, "viewer"), (reader, "reader")):
+            page = look.open("/migrations", status=401)
+            page.get_by_label("Token").fill(console.tokens[name])
+            page.keyboard.press("Enter")
+            expect(page).to_have_url(f"{console.url}/migrations")
+            expect(page.get_by_role("main")).to_contain_text("move-flights")
+            look.messages.clear()
+            assert page.evaluate("document.cookie") == ""
+
+        # A viewer sees the state, and is told what the rows need.
+        page = viewer.open("/")
+        expect(page.get_by_role("main")).to_contain_text("the store is shut")
+        viewer.check("cluster-overview")
+        page = viewer.open(f"{flights}/rows", status=403)
+        expect(page.get_by_role("main")).to_contain_text("--clusterrole=holdfast-data-reader")
+        expect(page.get_by_role("main")).not_to_contain_text("row of")
+        viewer.check("cluster-rows-not-allowed")
+        viewer.messages.clear()
+        page.get_by_role("link", name="State").click()
+        expect(page.get_by_role("heading", name="Frontiers")).to_be_visible()
+        viewer.check_clean()
+        # Scripts of a hostile viewer get no further than their token.
+        for path in (f"/locations/{console.theirs}.demo/collections/payroll/rows", f"{flights}/rows"):
+            status = page.evaluate(
+                "async (path) => (await fetch(path, {headers: {'Impersonate-User': 'admin'}})).status", path
+            )
+            assert status in {403, 404}
+        viewer.messages.clear()
+
+        # A data reader sees the rows. A page follows the resources: no store changes with them.
+        page = reader.open(f"{flights}/rows")
+        expect(page.get_by_role("region", name="Rows of the collection")).to_contain_text("row of flights")
+        reader.check("cluster-rows")
+        page = reader.open(f"/migrations/{console.ours}/move-flights")
+        expect(page.get_by_role("main")).to_contain_text("step 3 waits")
+        assert PLANTED not in page.content()
+        set_status(console, "catalogmigration/move-flights", {"conditions": [not_ready("step 3 goes on")]})
+        expect(page.get_by_role("main")).to_contain_text("step 3 goes on")
+        reader.check("cluster-migration")
+        page = reader.open("/activity")
+        expect(page.get_by_role("main")).to_contain_text("StoreUnreachable")
+        reader.check("cluster-activity")
+    finally:
+        for each in contexts:
+            each.close()
+
+
+def set_status(console: Console, name: str, status: dict[str, Any]) -> None:
+    """Write a part of a status, as the operator does."""
+    body = json.dumps({"status": status})
+    console.cluster.kubectl(
+        "-n", console.ours, "patch", name, "--subresource=status", "--type=merge", "-p", body
+    )
+
+
+def not_ready(message: str) -> dict[str, Any]:
+    """A condition."""
+    at = "2026-01-02T03:04:06Z"
+    return {
+        "type": "Ready",
+        "status": "False",
+        "reason": "Waits",
+        "message": message,
+        "lastTransitionTime": at,
+    }

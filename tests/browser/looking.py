@@ -19,6 +19,10 @@ _OVERFLOWING: Final = """() => [...document.querySelectorAll("body *")]
                     && !each.closest("[data-scrolls], .scroll"))
   .slice(0, 5)
   .map((each) => each.outerHTML.slice(0, 120))"""
+_CUT: Final = """() => [...document.querySelectorAll(".cards td, .cards th, .tile dt, .tile dd, .facts dd")]
+  .filter((each) => each.scrollWidth > each.clientWidth + 1)
+  .slice(0, 5)
+  .map((each) => each.outerHTML.slice(0, 200))"""
 _VIOLATIONS: Final = """async (rules) => (await axe.run(document, {
     resultTypes: ["violations"],
     ...(rules ? {runOnly: {type: "rule", values: rules}} : {}),
@@ -73,6 +77,7 @@ class Look:
         page.set_viewport_size(PHONE)
         self._keep(f"{name}-phone")
         found += [f"phone, too wide: {each}" for each in self.overflowing()]
+        found += [f"phone, over its neighbour: {each}" for each in page.evaluate(_CUT)]
         page.set_viewport_size(DESKTOP)
         found += [f"desktop, too wide: {each}" for each in self.overflowing()]
         assert not found, "\n".join(found)

@@ -15,6 +15,8 @@ SPOILS = {
     "dark: color-contrast": "<p style='color: #444; background: #000'>pale</p>",
     "desktop, too wide": "<div style='width: 2000px; height: 1px'></div>",
     "phone, too wide": "<div style='width: 500px; height: 1px'></div>",
+    "phone, over its neighbour": "<dl class='tiles' style='width: 60px; overflow: hidden'>"
+    "<div class='tile'><dd style='white-space: nowrap'>a long value in one line</dd></div></dl>",
 }
 
 
