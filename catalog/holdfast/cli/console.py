@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import ipaddress
 import os
 import re
 import signal
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.console.places import ShownPlaces
     from holdfast.console.server import Console
 
-_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104 - nothing listens there because of this
 
 
@@ -89,12 +91,7 @@ def console(
             "--consensus belongs to one location, and several were given",
             hint="name the others in the configuration file, and give @NAME",
         )
-    for each in host_names:
-        if _NAME.fullmatch(each) is None:
-            raise BadInput(
-                f"--host-name: {each!r} is neither a name nor an address",
-                hint="give it without a scheme or port",
-            )
+    names = [_host_name(each) for each in host_names]
     with needs("console", "holdfast console"):
         import aiohttp
         import jinja2  # noqa: F401 - what the pages are made with
@@ -109,9 +106,9 @@ def console(
         _open(places)
         access = LocalAccess()
         with contextlib.closing(_listen(host, port)) as listening:
-            shown = Console(places, access, hosts=LOOPBACK | {each.lower() for each in (host, *host_names)})
+            shown = Console(places, access, hosts=LOOPBACK | {host.lower(), *names})
             # No browser of another host can open an address that stands for all of them.
-            reached = host_names[0] if host_names and host in _ALL_ADDRESSES else host
+            reached = names[0] if names and host in _ALL_ADDRESSES else host
             address = _address(reached, listening.getsockname()[1])
             note(f"The console of {', '.join(each.url for each in places)} is at")
             click.echo(f"{address}/?token={access.token}")
@@ -125,6 +122,18 @@ def console(
     sys.stderr.flush()
     # Otherwise the interpreter would wait for threads whose stores don't respond.
     os._exit(0)
+
+
+def _host_name(given: str) -> str:
+    """A name or an address as browsers send it. Raises `BadInput` for anything else."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.IPv6Address(given))
+    if _NAME.fullmatch(given) is None:
+        raise BadInput(
+            f"--host-name: {given!r} is neither a name nor an address",
+            hint="give it without a scheme or port",
+        )
+    return given.lower()
 
 
 def _open(places: "ShownPlaces") -> None:
@@ -149,8 +158,12 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
+        is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        # Python adds the address to the text of the system.
+        why = (error.strerror or str(error)).partition(" (while")[0]
         raise StoreUnreachable(
-            f"can't listen on {host} port {port}: {error.strerror or error}", hint="choose another --port"
+            f"can't listen on {host} port {port}: {why}",
+            hint="choose another --port" if is_port else "give --host an address of this machine",
         ) from error
 
 

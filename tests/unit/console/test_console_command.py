@@ -22,7 +22,8 @@ RUN = "from holdfast.cli.program import run; run()"
 
 def test_the_address_works_until_ctrl_c(shop: Path) -> None:
     # The address that is printed has the first name, as no browser opens one that stands for all addresses.
-    reach = ("--host", "0.0.0.0", "--host-name", "127.0.0.1", "--host-name", "Shop.Example")
+    reach = ("--host", "0.0.0.0", "--host-name", "127.0.0.1")
+    reach += ("--host-name", "Shop.Example", "--host-name", "2001:DB8:0::1")
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, "console", str(shop), "--no-browser", *reach],
         stdout=subprocess.PIPE,
@@ -41,7 +42,7 @@ def test_the_address_works_until_ctrl_c(shop: Path) -> None:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(page.url, timeout=30)
         # It can be reached under the given name too, and under no other one.
-        for name, status in (("shop.example", "401"), ("other.example", "421")):
+        for name, status in (("shop.example", "401"), ("[2001:db8::1]", "401"), ("other.example", "421")):
             with pytest.raises(urllib.error.HTTPError, match=status):
                 urllib.request.urlopen(urllib.request.Request(page.url, headers={"Host": name}), timeout=30)
         process.send_signal(signal.SIGINT)
@@ -140,8 +141,12 @@ def test_what_cannot_be_shown_is_refused_at_once(tmp_path: Path, shop: Path) -> 
     assert str(tmp_path / "none") in refused(str(tmp_path / "none"), str(tmp_path / "none-2"))
     assert "nothing" in refused(str(shop), "nothing://here")
     assert "--consensus belongs to one location" in refused(str(shop), str(shop), "--consensus", "memory://x")
-    for wrong in ("http://shop.example", "shop.example:80", "a b", ""):
+    for wrong in ("http://shop.example", "shop.example:80", "cafe:80", "a..b", "a b", ""):
         assert "is neither a name nor an address" in refused(str(shop), "--host-name", wrong)
     assert "there is no location @nowhere" in refused("@nowhere")
+    # No machine has this address.
+    elsewhere = refused(str(shop), "--host", "192.0.2.1")
+    assert "give --host an address of this machine" in elsewhere
+    assert "attempting" not in elsewhere
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "choose another --port" in refused(str(shop), "--port", str(taken.getsockname()[1]))
