@@ -38,7 +38,8 @@ def choice(request: web.Request, name: str, choices: Sequence[str]) -> str:
     """
     given = text(request, name) or choices[0]
     if given not in choices:
-        raise BadInput(f"{name} is {given[:40]!r}", hint=f"it is one of {', '.join(choices)}")
+        known = ", ".join(each for each in choices if each)
+        raise BadInput(f"{name} {given[:40]!r} is not known", hint=f"it is one of {known}")
     return given
 
 
@@ -48,5 +49,5 @@ def whole(request: web.Request, name: str, default: int, *, most: int) -> int:
     if not given:
         return default
     if not (given.isascii() and given.isdigit() and len(given) <= 20 and int(given) <= most):
-        raise BadInput(f"{name} is {given[:40]!r}", hint=f"it is a number from 0 to {most}")
+        raise BadInput(f"{name} {given[:40]!r} is no number", hint=f"it is one from 0 to {most}")
     return int(given)

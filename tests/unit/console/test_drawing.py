@@ -82,6 +82,11 @@ def test_nothing_is_drawn_before_the_first_write() -> None:
 
 def test_counters_and_closed_frontiers_have_a_drawing() -> None:
     upper = (Point(NOW, 3), Point(NOW + 5, 17), Point(NOW + 9, CLOSED))
-    drawn = frontiers(FrontierHistory(NOW, NOW + 10, (Point(NOW, 0),), upper, upper, ()), "x")
+    promised = (Point(NOW, 10_000),)
+    drawn = frontiers(FrontierHistory(NOW, NOW + 10, (Point(NOW, 0),), upper, promised, ()), "x")
     assert elements(drawn)
     assert not re.search(r"nan|inf", drawn)
+    # The upper takes the height, however far ahead the metadata is.
+    line = re.findall(r'class="line upper" d="M([^"]+)"', drawn)[0]
+    heights = [float(each.split()[1]) for each in line.split("L")]
+    assert max(heights) - min(heights) > 100

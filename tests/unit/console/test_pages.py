@@ -228,7 +228,9 @@ def test_an_empty_location_says_what_to_do(tmp_path: Path) -> None:
     place = ShownPlace("shop", tmp_path.as_uri())
     with served(Console(ShownPlaces({"shop": place}), access())) as browser:
         assert "holdfast create orders" in browser.get("/").text
-        assert browser.get("/locations/shop/shards").status == 200
+        assert "No shards in shop" in browser.get("/locations/shop/shards").text
+        assert "No shard matches" in browser.get("/locations/shop/shards?q=x").text
+        assert browser.get("/?location=none").status == 404
     assert shard_list(ShownPlace("shop", tmp_path.as_uri())).all == 0
 
 

@@ -36,7 +36,10 @@ def frontiers(history: FrontierHistory, label: str, width: int = WIDTH) -> Marku
     upper_points, promised_points = _written(history.upper), _written(history.promised)
     if not upper_points:
         return Markup("")
-    low, high = _range([*upper_points, *promised_points], _written(history.since))
+    # The metadata is sealed some thousand ahead. For times that are counters this says nothing about them.
+    is_wall = upper_points[-1].value > LEAST_MS
+    scaled = [*upper_points, *promised_points] if is_wall else upper_points
+    low, high = _range(scaled, _written(history.since))
     bottom = _HEIGHT - _AXIS
     y = Scale(low, high, bottom - 4, _TOP)
     drawn = [

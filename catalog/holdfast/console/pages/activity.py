@@ -33,7 +33,8 @@ async def show(request: web.Request) -> web.Response:
     about = parse_name(asked)
     if asked and about is None:
         raise BadInput(
-            f"object is {asked[:60]!r}", hint="it is KIND/NAMESPACE/NAME of a resource, or collection/NAME"
+            f"object {asked[:60]!r} is no name of an object",
+            hint="it is KIND/NAMESPACE/NAME of a resource, or collection/NAME",
         )
     visible = await visible_resources(request, events=True)
     looks, errors = await _looks(request)

@@ -71,7 +71,10 @@ class RowsAddress:
 
 @dataclass(frozen=True, slots=True)
 class ShownRows:
-    """What the page shows: rows, a difference or one row, or why it can't. `refused` is about times."""
+    """What the page shows: rows, a difference or one row, or why it can't. `refused` is about times.
+
+    `is_swapped` is whether the address has the later one of two times first.
+    """
 
     name: str
     reach: Reach | None = None
@@ -82,6 +85,7 @@ class ShownRows:
     changes: RowsDifference | None = None
     refused: TimeRefused | None = None
     problem: HoldfastError | None = None
+    is_swapped: bool = False
 
 
 async def show(request: web.Request) -> web.Response:
@@ -98,6 +102,8 @@ async def show(request: web.Request) -> web.Response:
         name, upper = await ask(request, _upper, place, info.collection_id, freshness_s(request))
         return page(request, "newer.html", place=place, name=name, address=address, upper=upper)
     shown = await ask(request, _shown, place, info.collection_id, address)
+    if shown.is_swapped:
+        address = replace(address, as_of=address.to, to=address.as_of)
     # A page of many cells takes long to make.
     return await asyncio.to_thread(
         page,
@@ -165,6 +171,7 @@ def _shown(place: ShownPlace, id_: str, address: RowsAddress) -> ShownRows:
             asked = Asked(tuple(_listed(address.columns)), address.where, address.after)
             if address.to:
                 to = reach.time(address.to)
+                found = replace(found, is_swapped=to < as_of)
                 as_of, to = min(as_of, to), max(as_of, to)
                 found = replace(found, as_of=as_of, to=to)
                 described = place.controller.describe
