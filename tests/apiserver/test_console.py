@@ -369,7 +369,10 @@ def test_in_a_browser_a_viewer_sees_the_state_and_a_data_reader_the_rows(
         for look, name in ((viewer, "viewer"), (reader, "reader")):
             page = look.open("/migrations", status=401)
             page.get_by_label("Token").fill(console.tokens[name])
-            page.keyboard.press("Enter")
+            with page.expect_request("**/login*") as sent:
+                page.keyboard.press("Enter")
+            # Without TLS, this is all that tells the form from one of another site.
+            assert sent.value.all_headers()["origin"] == console.url
             expect(page).to_have_url(f"{console.url}/migrations")
             expect(page.get_by_role("main")).to_contain_text("move-flights")
             look.messages.clear()
@@ -408,6 +411,10 @@ def test_in_a_browser_a_viewer_sees_the_state_and_a_data_reader_the_rows(
         page = reader.open("/activity")
         expect(page.get_by_role("main")).to_contain_text("StoreUnreachable")
         reader.check("cluster-activity")
+        expect(page.get_by_role("contentinfo")).to_contain_text(f"{console.ours}:reader")
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        reader.open("/activity", status=401)
     finally:
         for each in contexts:
             each.close()

@@ -46,6 +46,9 @@ class Access(Protocol):
     def refusal(self) -> str:
         """What a person without access is to do."""
 
+    def logout(self, request: web.Request) -> str:
+        """Return the path of a form that ends what the request came with, or empty if nothing can."""
+
 
 class LocalAccess:
     """Access with one random token, for a console on this host.
@@ -103,6 +106,10 @@ class LocalAccess:
     async def may_read_rows(self, viewer: Viewer, namespace: str, collection: str) -> bool:  # noqa: ARG002
         """Return True."""
         return True
+
+    def logout(self, request: web.Request) -> str:  # noqa: ARG002 - the command ends it
+        """Return an empty text."""
+        return ""
 
     def _was_given_once(self, given: str) -> bool:
         until = self._once.pop(given, None)

@@ -22,7 +22,7 @@ from jinja2.filters import do_urlencode
 from markupsafe import Markup, escape
 
 from holdfast.collections.complete_times import LEAST_MS
-from holdfast.console.context import CONSOLE, Console, console_of, visible_places
+from holdfast.console.context import CONSOLE, VIEWER, Console, console_of, visible_places
 from holdfast.console.places import secrets_of_all
 from holdfast.errors import CLOSED
 from holdfast.text import age, shown_time, without_passwords
@@ -124,13 +124,15 @@ PAGES: Final = web.AppKey("pages", Pages)
 def page(request: web.Request, template: str, *, status: int = 200, **context: Any) -> web.Response:
     """Return a page made of a template.
 
-    Every template has `request_path`, `locations` (those that the viewer may see) and `section`, which the
-    navigation marks. A page of one location passes `place`, or its name as `shown_place` if it may be
-    unreadable.
+    Every template has `request_path`, `locations` (those that the viewer may see), `viewer` and `section`,
+    which the navigation marks. A page of one location passes `place`, or its name as `shown_place` if the
+    location may be unreadable.
     """
     console = request.app[CONSOLE]
     known = {
         "locations": visible_places(request),
+        "viewer": request.get(VIEWER),
+        "logout": console.access.logout(request),
         "place": None,
         "shown_place": "",
         "section": "",

@@ -45,7 +45,9 @@ HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
+    # With no-referrer, browsers send "Origin: null" with the login form, so it could not be told from another
+    # site's where they send no Sec-Fetch-Site: at a name other than localhost without TLS.
+    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
 _TITLES: Final = {

@@ -87,6 +87,10 @@ class ClusterAccess:
         data = Right("get", "storagecollections", "data", name=name)
         return await self._may_all(viewer, namespace, [data])
 
+    def logout(self, request: web.Request) -> str:
+        """Returns the path of the form that deletes the cookie. Empty if a proxy sends the token."""
+        return "" if request.headers.get("Authorization") else LOGOUT
+
     async def _resource_of(self, namespace: str, collection: str) -> str:
         """Returns the name of the resource of the collection with an id. Empty if there is not exactly one.
 

@@ -97,7 +97,7 @@ def test_every_answer_has_the_policy(browser: Browser, path: str) -> None:
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
     assert "unsafe-eval" not in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
-    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Referrer-Policy"] == "same-origin"
     assert "no-store" in headers["Cache-Control"] or path.startswith("/static/")
 
 

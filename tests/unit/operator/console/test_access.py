@@ -168,6 +168,17 @@ def test_a_login_keeps_the_token_in_a_cookie_that_no_script_and_no_other_site_ge
         tls = {"X-Forwarded-Proto": "https"}
         async with client.post("/login", data=form, headers=tls, allow_redirects=False) as answer:
             assert answer.cookies[COOKIE]["secure"]
+        # A browser that sends no Sec-Fetch-Site, as without TLS.
+        own = {"Origin": f"http://{client.host}:{client.port}"}
+        async with client.post("/login", data=form, headers=own, allow_redirects=False) as answer:
+            assert answer.status == 303
+        headers = {"Cookie": f"{COOKIE}=ada-token"}
+        async with client.get("/", headers=headers) as answer:
+            # Otherwise browsers send "null" as the origin of the form.
+            assert answer.headers["Referrer-Policy"] == "same-origin"
+            assert 'action="/logout"' in await answer.text()
+        async with client.get("/", headers={"Authorization": "Bearer ada-token"}) as answer:
+            assert "/logout" not in await answer.text()
         async with client.post("/login", data={"token": "made-up"}, allow_redirects=False) as answer:
             assert answer.status == 401
             assert COOKIE not in answer.cookies
