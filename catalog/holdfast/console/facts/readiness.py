@@ -4,6 +4,7 @@ A location knows only what is stored. Whether a spec is valid, whether a store c
 source goes on is in the conditions of its resources, in the operator's words.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -65,13 +66,20 @@ def resource_troubles(bodies: Iterable[Json]) -> list[ResourceTrouble]:
     return sorted(found, key=lambda each: (-each.trouble.level, each.about))
 
 
-def with_resources(row: CollectionRow, troubles: Sequence[ResourceTrouble]) -> CollectionRow:
-    """The row of a collection with the reasons of its resources."""
-    own = [each.trouble for each in troubles if (each.place, each.collection) == (row.place, row.id)]
-    if not own:
-        return row
-    every = sorted((*own, *row.troubles), key=lambda each: -each.level)
-    return replace(row, level=every[0].level, troubles=tuple(every))
+def with_resources(
+    rows: Iterable[CollectionRow], troubles: Iterable[ResourceTrouble]
+) -> Iterator[CollectionRow]:
+    """The rows of collections with the reasons of their resources."""
+    found: defaultdict[tuple[str, str], list[Trouble]] = defaultdict(list)
+    for each in troubles:
+        found[each.place, each.collection].append(each.trouble)
+    for row in rows:
+        own = found.get((row.place, row.id))
+        if own is None:
+            yield row
+            continue
+        every = sorted((*own, *row.troubles), key=lambda each: -each.level)
+        yield replace(row, level=every[0].level, troubles=tuple(every))
 
 
 def without_row(troubles: Sequence[ResourceTrouble], rows: Iterable[CollectionRow]) -> list[ResourceTrouble]:

@@ -35,7 +35,7 @@ async def show(request: web.Request) -> web.Response:
     with contextlib.suppress(StoreUnreachable):
         # Without the resources, the page shows what is stored.
         visible = await visible_resources(request)
-        row = with_resources(facts.row, resource_troubles(visible.by_kind["storagecollections"]))
+        (row,) = with_resources([facts.row], resource_troubles(visible.by_kind["storagecollections"]))
         facts = replace(facts, row=row)
     name, secrets = facts.info.name, secrets_of_page(request)
     holds = [replace(each, purpose=masked(each.purpose, secrets)) for each in facts.history.holds]

@@ -34,7 +34,7 @@ async def show(request: web.Request) -> web.Response:
     places = [place_named(request, wanted)] if wanted else list(visible_places(request))
     found = await asyncio.gather(*(_row(request, each, is_alone=len(places) == 1) for each in places))
     troubles, unknown = await _resources(request, wanted)
-    everything = [with_resources(row, troubles) for each in found for row in each.collections]
+    everything = list(with_resources((row for each in found for row in each.collections), troubles))
     matching = ordered([row for row in everything if _matches(row, words)], sort)
     shown = matching[skip : skip + _MOST]
     return page(
