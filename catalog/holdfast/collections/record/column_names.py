@@ -267,8 +267,8 @@ class _ShownBounds(PartBounds):
     """The bounds of a part under the names of the collection. Other names derive other things from them."""
 
     def __init__(self, bounds: PartBounds, names: ColumnNames) -> None:
-        self.groups = bounds.groups  # type: ignore[misc] # the same as those of the part
-        self.derived = bounds.derived.setdefault(names, {})  # type: ignore[misc] # kept with the part
+        self.groups = bounds.groups
+        self.derived = bounds.derived.setdefault(names, {})
         self._bounds = bounds
         self._names = names
 
