@@ -51,6 +51,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
     ("docs/how-to/ingest-files.md", "pip install"): _INSTALLED,
     ("docs/how-to/look-in-a-browser.md", "pip install"): _INSTALLED,
     ("docs/how-to/look-in-a-browser.md", "holdfast console"): _BROWSER,
+    ("docs/how-to/cookbook.md", "pip install"): _INSTALLED,
     ("docs/tutorial/a-first-source.md", "pip install"): _INSTALLED,
     ("docs/tutorial/a-first-table.md", "pip install"): _INSTALLED,
     ("docs/how-to/ingest-kafka.md", "pip install"): _INSTALLED,

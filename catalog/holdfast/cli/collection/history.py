@@ -55,7 +55,7 @@ def history(location: LocationUrls, name: str, limit: int, form: str | None, out
         since, found = history(opened, limit)
     told = f"the writes begin after {shown_moment(since)}" if since else "all writes are shown"
     if found.num_rows == limit:
-        told = f"the last {limit:,} entries"
+        told = "the last entry" if limit == 1 else f"the last {limit:,} entries"
     note(told)
     if output is None and form in {None, "table"}:
         wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= _WIDE
