@@ -52,7 +52,7 @@ from holdfast.persist import Schema
 from holdfast.persist.clock import Clock
 from holdfast.persist.rows.schema import Column
 from holdfast.persist.stores.s3_place import S3Place
-from holdfast.tables.opening import Columns, open_client, schema_of
+from holdfast.tables.opening import ArrowSchema, Columns, open_client, schema_of
 
 _INCLUDE_TYPES = {
     "partition": (pa.string(),),
@@ -129,7 +129,7 @@ def _wanted(
         if columns is None and key:
             raise BadInput("a key without columns", hint="also give columns={...}")
         return None if columns is None else schema_of(columns, key)
-    if isinstance(columns, pa.Schema):
+    if isinstance(columns, ArrowSchema):
         raise BadInput("key can't have types if columns is an Arrow schema", hint="give a list of names")
     return Schema.of(key=key, value=columns) if key or columns else None
 

@@ -5,7 +5,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
@@ -32,7 +32,16 @@ from holdfast.tables.opened import OpenTable
 from holdfast.tables.shared_clients import WHO, Key, Use, use_of
 from holdfast.tables.table import Table
 
-Columns: TypeAlias = Mapping[str, Column | str] | pa.Schema
+
+@runtime_checkable
+class ArrowSchema(Protocol):
+    """A schema of Arrow, or of a library that exports it as one, such as the schema of a Polars frame."""
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the schema as a capsule."""
+
+
+Columns: TypeAlias = Mapping[str, Column | str] | pa.Schema | ArrowSchema
 log = logging.getLogger(__name__)
 
 
@@ -53,7 +62,7 @@ def table(
     `url` is the URL of a location (`file:///data/holdfast`, `s3://bucket/prefix`, `memory://name`), the path
     of a folder, `@prod` for a location that your configuration file names, or a `PersistClient`, which you
     close yourself. `consensus` is the URL of the consensus store, if `url` names only the blob store.
-    `columns` is an Arrow schema or a dict
+    `columns` is a schema of Arrow or Polars, or a dict
     such as `{"id": "int64", "note": "string?"}`, where `?` means nullable. `key` names the key columns.
     `shards` is the number of shards of a new table, and `comments` are the comments of its columns. A new
     table keeps the history of the last 7 days; `retain` is another length, as in `Table.retain`. An existing
@@ -278,10 +287,14 @@ def schema_of(columns: Columns, key: Sequence[str]) -> Schema:
         raise BadInput(f"key must be a column name or a list of column names, not {key!r}")
     if twice := [name for name in key if list(key).count(name) > 1]:
         raise BadInput(f"key column {twice[0]!r} is given twice")
-    if isinstance(columns, pa.Schema):
-        return Schema.from_arrow(columns, list(key))
+    # The schema of a Polars frame is a dict too, of Polars' types.
+    if isinstance(columns, ArrowSchema):
+        return Schema.from_arrow(pa.schema(columns), list(key))
     if not isinstance(columns, Mapping):
-        raise BadInput(f"columns must be a dict of names and types, not {type(columns).__name__}")
+        raise BadInput(
+            f"columns must be a dict of names and types, or a schema, not {type(columns).__name__}",
+            hint="such as {'id': 'int64', 'note': 'string?'}, or the schema of an Arrow table or a frame",
+        )
     if missing := [name for name in key if name not in columns]:
         raise BadInput(f"key column {missing[0]!r} is not among the columns ({', '.join(columns)})")
     values = {name: what for name, what in columns.items() if name not in set(key)}

@@ -116,6 +116,11 @@ def test_their_columns_must_be_known(orders: Table, make: Callable[[Any], Any]) 
         (lambda t: t.rename_column("id", 5), "table orders: the name of a column must be text, not 5"),
         (lambda t: t.merge([{"id": 2, "zz": 7}]), r"'zz' is not in the schema \(id, item, at, local\)"),
         (lambda t: holdfast.drop_table(t.client, "order"), "hint: did you mean orders?"),
+        (
+            lambda t: holdfast.table(t.client, "x", columns={"id": int}),
+            "not type\nhint: use one of .*, list<T>",
+        ),
+        (lambda t: holdfast.table(t.client, "x", columns=pd.DataFrame()), "hint: such as {'id': 'int64'"),
     ],
 )
 def test_a_wrong_argument_gets_one_line(orders: Table, call: Callable[[Any], Any], said: str) -> None:

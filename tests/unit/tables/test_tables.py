@@ -283,6 +283,10 @@ def test_what_is_there_is_opened_and_compared(url: str, orders: Table) -> None:
         assert (same.key, same.schema, same.client) == (("id",), orders.schema, orders.client)
     arrow = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
     holdfast.table(url, "orders", columns=arrow, key=["id"]).close()
+    frame = pl.DataFrame({"at": [date(2026, 1, 1)], "tags": [["a"]], "note": ["b"]})
+    with holdfast.table(url, "framed", columns=frame.schema, key="at") as framed:
+        framed.append(frame)
+        assert framed.to_polars().equals(frame)
     with pytest.raises(BadInput, match="exists with other columns"):
         holdfast.table(url, "orders", columns=COLUMNS)
     with pytest.raises(CollectionNotFound, match="no table 'order'") as missing:

@@ -59,7 +59,7 @@ OTHER_NAMES: Final = (
     "struct<name: T, ...>",
     "map<T, T>",
 )
-_ALL: Final = f"use one of {', '.join((*TYPE_NAMES, *OTHER_NAMES))}"
+ALL_TYPES: Final = f"use one of {', '.join((*TYPE_NAMES, *OTHER_NAMES))}"
 _DECIMAL = re.compile(r"decimal128\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _TIMESTAMP = re.compile(r"timestamp\(\s*(s|ms|us|ns)\s*(?:,\s*([A-Za-z0-9_+:/-]{1,64})\s*)?\)")
 _TIME = re.compile(r"time\(\s*(s|ms|us|ns)\s*\)")
@@ -89,7 +89,7 @@ def arrow_type(name: str) -> pa.DataType:
         return pa.timestamp(match[1], match[2])
     if match := _TIME.fullmatch(name):
         return _TIMES[match[1]]
-    raise BadInput(f"unknown column type {name!r}", hint=_ALL)
+    raise BadInput(f"unknown column type {name!r}", hint=ALL_TYPES)
 
 
 def type_name(type_: pa.DataType) -> str:
@@ -218,7 +218,7 @@ class _Parser:
 
     def _fail(self) -> NoReturn:
         rest = self._text[self._at :][:40]
-        raise BadInput(f"unknown column type {self._text!r}, at {rest!r}", hint=_ALL)
+        raise BadInput(f"unknown column type {self._text!r}, at {rest!r}", hint=ALL_TYPES)
 
 
 def _element(field: pa.Field) -> str:

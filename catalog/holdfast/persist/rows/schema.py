@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist.rows.column_types import (
-    TYPE_NAMES,
+    ALL_TYPES,
     arrow_type,
     check_zone,
     stored_type,
@@ -253,7 +253,7 @@ def _column(name: str, what: Column | str) -> Column:
     if not isinstance(what, str):
         raise BadInput(
             f"column {name!r}: a type is a string or a Column, not {type(what).__name__}",
-            hint=f"use one of {', '.join(TYPE_NAMES)}",
+            hint=ALL_TYPES,
         )
     return _known(Column(name, what.removesuffix("?"), nullable=what.endswith("?")))
 
