@@ -252,6 +252,8 @@ def test_a_snapshot_is_restored_and_fed_on_from_there(folder: Path) -> None:
         assert again.stdout.startswith(f"fed {name} with 2 messages, 2 updates: complete"), again.stderr
         assert bound(folder, name) == before
         assert [each["partition"] for each in shown(folder, "errors", name)] == ["a.jsonl"]
+        described = holdfast_(folder, "collection", "describe", name, "--json")
+        assert json.loads(described.stdout)["retain"] == "7d"
     # What the snapshot lacks is missed if it is gone. In the copy nobody knows of it.
     assert holdfast_(folder, "collection", "restore", "orders", snapshot, "--yes").exit_code == 0
     (folder / "in" / "b.jsonl").unlink()

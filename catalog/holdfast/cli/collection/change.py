@@ -436,14 +436,13 @@ def _new_for(name: str, source: "RestoreSource") -> "CollectionSpec":
     from holdfast.collections.periods import NEW_TABLE, period_ms
 
     pipeline = source.manifest.pipeline
-    retain_ms = None if pipeline else period_ms(NEW_TABLE)
     return CollectionSpec(
         str(uuid.uuid4()),
         name,
         source.manifest.schema,
         source_fed=pipeline is not None,
         made_from="" if pipeline is None else pipeline.made_from,
-        retain_ms=retain_ms,
+        retain_ms=period_ms(NEW_TABLE),
     )
 
 
