@@ -10,7 +10,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.record import collection_transitions as transitions
@@ -29,9 +29,17 @@ from holdfast.persist.state.inspect import HoldInfo, ShardInfo
 Kind = Literal["read", "write"]
 
 
+_READ: Final = "read: "
+
+
 def read_purpose(purpose: str) -> str:
     """The purpose of the critical hold on the metadata shard that is a capability to read."""
-    return f"read: {purpose}"
+    return f"{_READ}{purpose}"
+
+
+def shown_purpose(purpose: str) -> str:
+    """The purpose of a hold for people: of a capability to read, the one that its reader gave."""
+    return purpose.removeprefix(_READ)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ RUN = "from holdfast.cli.program import run; run()"
 
 def test_the_address_works_until_ctrl_c(shop: Path) -> None:
     # The address that is printed has the first name, as no browser opens one that stands for all addresses.
-    reach = ("--host", "0.0.0.0", "--host-name", "127.0.0.1")
-    reach += ("--host-name", "Shop.Example", "--host-name", "2001:DB8:0::1")
+    names = ("127.0.0.1", "Shop.Example", "2001:DB8:0::1")
+    reach = ("--host", "0.0.0.0", *(f"--host-name={each}" for each in names))
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, "console", str(shop), "--no-browser", *reach],
         stdout=subprocess.PIPE,

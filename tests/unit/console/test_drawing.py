@@ -53,6 +53,16 @@ def test_a_drawing_for_a_phone_stays_within_its_width() -> None:
     assert len(label) + len(note) <= NARROW // 5
 
 
+def test_a_hold_says_when_it_ends() -> None:
+    for purpose, leased, ends in (
+        ("retention", False, "with the collection"),
+        ("audit", False, "until released"),
+        ("a scan", True, "leased"),
+    ):
+        hold = HoldBar(purpose, "", NOW, leased, NOW, None)
+        assert f", {ends}<" in holds(FrontierHistory(NOW, NOW + 1, (), (), (), (hold,)), [hold], "x")
+
+
 def test_names_are_text() -> None:
     lane = Lane(HOSTILE, (Bar(NOW, None, "busy", HOSTILE, f"#{HOSTILE}"),), HOSTILE)
     drawn = timeline([lane], NOW - 1000, NOW + 1000, HOSTILE)

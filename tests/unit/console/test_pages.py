@@ -140,7 +140,7 @@ def test_only_the_current_rendition_counts(tmp_path: Path) -> None:
     assert row.updates == 2
     with served(Console(ShownPlaces({"shop": place}), access())) as browser:
         text = browser.get("/").text
-        assert "held by read: the audit" in text
+        assert "held by the audit" in text
         assert "Stored updates" in text
     place.close()
 

@@ -6,6 +6,7 @@ from typing import Final
 from markupsafe import Markup
 
 from holdfast.collections.complete_times import LEAST_MS
+from holdfast.collections.retention import RETENTION_PURPOSE
 from holdfast.console.drawing.scale import (
     GUTTER,
     LEFT,
@@ -115,7 +116,9 @@ def _note(hold: HoldBar, now_ms: int) -> str:
     if hold.to_ms is not None:
         return f"ended {age((now_ms - hold.to_ms) / 1000)} ago"
     held = "since before this log" if hold.from_ms is None else f"for {age((now_ms - hold.from_ms) / 1000)}"
-    return f"{held}, {'leased' if hold.leased else 'until released'}"
+    if hold.leased:
+        return f"{held}, leased"
+    return f"{held}, {'with the collection' if hold.purpose == RETENTION_PURPOSE else 'until released'}"
 
 
 def _written(points: Sequence[Point]) -> list[Point]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.collections import CollectionInfo
+from holdfast.collections.capabilities import shown_purpose
 from holdfast.console.places import PlaceLook, ShownPlace
 from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.state import (
@@ -150,7 +151,7 @@ def _holds(versions: Sequence[StateDiff], state: ShardState) -> list[HoldBar]:
 
 def _bar(known: HoldBar | None, reader: LeasedReader | CriticalReader, taken_ms: int | None) -> HoldBar:
     return HoldBar(
-        purpose=reader.purpose,
+        purpose=shown_purpose(reader.purpose),
         host=reader.hostname if isinstance(reader, LeasedReader) else "",
         since=reader.since,
         leased=isinstance(reader, LeasedReader),

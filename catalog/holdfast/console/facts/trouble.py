@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final
 
 from holdfast.collections import CollectionInfo, CollectionState, JobRecord, JobState
+from holdfast.collections.capabilities import shown_purpose
 from holdfast.collections.complete_times import BEHIND_MS, LEAST_MS, ahead_by
 from holdfast.collections.frontiers import CollectionView
 from holdfast.errors import CLOSED
@@ -68,11 +69,11 @@ def held_back_by(info: CollectionInfo, states: Mapping[str, ShardState]) -> Held
     metadata = states[info.metadata_shard]
     holds = [
         *(
-            HeldBy(each.purpose, each.hostname, each.since, leased=True)
+            HeldBy(shown_purpose(each.purpose), each.hostname, each.since, leased=True)
             for each in metadata.leased_readers.values()
         ),
         *(
-            HeldBy(each.purpose, "", each.since, leased=False)
+            HeldBy(shown_purpose(each.purpose), "", each.since, leased=False)
             for each in metadata.critical_readers.values()
             if each.purpose != "retention"
         ),
