@@ -401,7 +401,7 @@ def test_in_a_browser_a_viewer_sees_the_state_and_a_data_reader_the_rows(
         # A data reader sees the rows. A page follows the resources: no store changes with them.
         page = reader.open(f"{flights}/rows")
         expect(page.get_by_role("region", name="Rows of the collection")).to_contain_text("row of flights")
-        reader.check("cluster-rows")
+        reader.check_clean()
         page = reader.open(f"/migrations/{console.ours}/move-flights")
         expect(page.get_by_role("main")).to_contain_text("step 3 waits")
         assert PLANTED not in page.content()
