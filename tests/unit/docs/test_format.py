@@ -22,7 +22,7 @@ from holdfast.collections.record import codec
 from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
 from holdfast.persist import PersistClient
 from holdfast.persist.handles import names
-from holdfast.persist.rows import part, schema
+from holdfast.persist.rows import column_types, part
 from holdfast.persist.rows.schema import Column, Schema
 from holdfast.persist.state import codec as statecodec
 from holdfast.persist.state import lock
@@ -164,7 +164,7 @@ def test_type_names() -> None:
         kind = first.rstrip("0123456789")
         widths = [8, 16, 32, 64] if last else []
         known += [f"{kind}{width}" for width in widths] if last else [first]
-    assert sorted(known) == sorted(schema.TYPE_NAMES)
+    assert sorted(known) == sorted(column_types.TYPE_NAMES)
     assert all(Schema((Column("a", name.replace("p,s", "5,2"), nullable=True),), ()) for name in known)
 
 

@@ -36,7 +36,7 @@ DIFF = "_diff"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, the name of its type (see `TYPE_NAMES`), and whether it may hold nulls."""
+    """One column: its name, its type (`holdfast.persist.rows.column_types`), and whether it can be null."""
 
     name: str
     type: str

@@ -60,7 +60,7 @@ def test_what_others_uploaded_is_appended_in_one_step(stores: Stores, writer: Wr
     assert stores.state().upper == 0
     writer.commit(writer.prepare_uploads(uploads, 0, 5))
     state = stores.state()
-    assert (state.upper, [len(batch.runs) for batch in state.batches]) == (5, [2])
+    assert (state.upper, [len(batch.runs) for batch in state.batches]) == (5, [1])
     reader = stores.open(mode="read").reader(SHARD, purpose="test")
     assert contents(reader.snapshot(4).to_table()) == Counter({(key, f"v{key}"): 1 for key in range(60)})
     writer.close()
