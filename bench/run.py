@@ -52,8 +52,8 @@ def main() -> int:
         found = [json.loads(line) for line in done.stdout.splitlines()]
         rows += found
         sections[path.name] = section(path, found, load)
+        RESULTS.write_text(report(sections))
     terminal.print(table_of(rows))
-    RESULTS.write_text(report(sections))
     if failed:
         terminal.print(f"[red]failed: {', '.join(failed)}[/red]")
     return 1 if failed else 0
