@@ -378,7 +378,7 @@ def test_in_a_browser_a_viewer_sees_the_state_and_a_data_reader_the_rows(
             look.messages.clear()
             assert page.evaluate("document.cookie") == ""
 
-        # A viewer sees the state, and is told what the rows need.
+        # A viewer sees the state. The page of the rows names the role that they need.
         page = viewer.open("/")
         expect(page.get_by_role("main")).to_contain_text("the store is shut")
         viewer.check("cluster-overview")

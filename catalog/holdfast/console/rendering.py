@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 
 from holdfast.collections.complete_times import LEAST_MS
 from holdfast.console.context import CONSOLE, VIEWER, Console, console_of, visible_places
-from holdfast.console.places import secrets_of_all
+from holdfast.console.places import ShownPlace, secrets_of_all
 from holdfast.errors import CLOSED
 from holdfast.text import age, shown_time, without_passwords
 
@@ -165,6 +165,11 @@ def is_live(request: web.Request) -> bool:
 def freshness_s(request: web.Request) -> float:
     """How old the look that answers a request may be, in seconds."""
     return console_of(request).limits.tick_s if is_live(request) else 0.0
+
+
+def crumbs_to(place: ShownPlace) -> tuple[tuple[str, str], ...]:
+    """The links above a page of a location: their texts and paths."""
+    return ("Overview", "/"), (place.name, f"/?location={quote(place.name)}")
 
 
 def collection_path(place: str, name: str, *more: str) -> str:

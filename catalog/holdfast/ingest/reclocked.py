@@ -555,9 +555,7 @@ class ReclockedIngestion(Ingestion):
                 if counts[_address(row)] < 0:
                     raise self._undecodable(row["reason"])
             added = [row for diff, row in changed if diff > 0]
-            if added and sum(counts.values()) > self._spec.error_limit:
-                first = (added[0][each] for each in ("reason", "partition", "position"))
-                raise too_many_errors(self.info.name, self._spec.error_limit, *first)
+            self._check_limit(added, sum(counts.values()))
         standing = [{**rows[each], DIFF: number} for each, number in counts.items() if number]
         return standing, pa.Table.from_pylist(updates, ERRORS_SCHEMA.arrow_updates)
 

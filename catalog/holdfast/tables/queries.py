@@ -333,8 +333,8 @@ class SqlResult:
     ) -> Iterator[pa.RecordBatch]:
         given = 0
         try:
-            for batch in self._read(found):
-                yield batch.rename_columns(names)
+            for batch in self._read(found, names):
+                yield batch
                 given += 1
             return
         except PartGone:
@@ -347,14 +347,13 @@ class SqlResult:
         ends.close()
         found, _, again = self._begun("none")
         ends.push(again)
-        for batch in self._read(found):
-            yield batch.rename_columns(names)
+        yield from self._read(found, names)
 
-    def _read(self, found: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _read(self, found: pa.RecordBatchReader, names: list[str]) -> Iterator[pa.RecordBatch]:
         with closing(found), self._telling():
             while True:
                 try:
-                    yield found.read_next_batch()
+                    yield found.read_next_batch().rename_columns(names)
                 except StopIteration:
                     return
                 except (pa.ArrowException, OSError) as error:

@@ -27,7 +27,7 @@ from holdfast.console.facts.catalog import (
 from holdfast.console.facts.rows import SliderTicks, Tick, TimeRefused
 from holdfast.console.parameters import text
 from holdfast.console.places import ShownPlace
-from holdfast.console.rendering import page
+from holdfast.console.rendering import crumbs_to, page
 from holdfast.errors import BadInput, HoldfastError
 
 _NAMES: Final = ("catalog", "as_of", "to", "q")
@@ -85,7 +85,7 @@ async def show(request: web.Request) -> web.Response:
         title="Catalog",
         section="catalog",
         place=place,
-        crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
+        crumbs=crumbs_to(place),
         address=address,
         now_ms=await ask(request, place.client.store_or_host_ms),
         ticks=ticks,

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
-from urllib.parse import quote
 
 from aiohttp import web
 from markupsafe import Markup
@@ -19,7 +18,7 @@ from holdfast.console.facts.collection import collection_facts
 from holdfast.console.facts.feed import SourceFeed
 from holdfast.console.facts.readiness import resource_troubles, with_resources
 from holdfast.console.facts.trouble import LATE_MS, clock, quoted
-from holdfast.console.rendering import masked, number, page, secrets_of_page
+from holdfast.console.rendering import crumbs_to, masked, number, page, secrets_of_page
 from holdfast.console.resources import visible_resources
 from holdfast.errors import StoreUnreachable
 from holdfast.text import age
@@ -35,7 +34,9 @@ async def show(request: web.Request) -> web.Response:
     with contextlib.suppress(StoreUnreachable):
         # Without the resources, the page shows what is stored.
         visible = await visible_resources(request)
-        (row,) = with_resources([facts.row], resource_troubles(visible.by_kind["storagecollections"]))
+        bodies = visible.by_kind["storagecollections"]
+        own = [each for each in bodies if each.get("status", {}).get("collectionId") == facts.row.id]
+        (row,) = with_resources([facts.row], resource_troubles(own))
         facts = replace(facts, row=row)
     name, secrets = facts.info.name, secrets_of_page(request)
     holds = [replace(each, purpose=masked(each.purpose, secrets)) for each in facts.history.holds]
@@ -48,7 +49,7 @@ async def show(request: web.Request) -> web.Response:
         place=place,
         section="overview",
         live=place.name,
-        crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
+        crumbs=crumbs_to(place),
         facts=facts,
         quoted=quoted,
         clock=clock,

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from aiohttp import web
 from markupsafe import Markup, escape
@@ -35,7 +35,15 @@ from holdfast.console.facts.rows import (
 from holdfast.console.facts.trouble import quoted
 from holdfast.console.parameters import text
 from holdfast.console.places import ShownPlace
-from holdfast.console.rendering import collection_path, freshness_s, is_live, is_wall, iso, page
+from holdfast.console.rendering import (
+    collection_path,
+    crumbs_to,
+    freshness_s,
+    is_live,
+    is_wall,
+    iso,
+    page,
+)
 from holdfast.errors import BadInput, HoldfastError
 
 _NAMES: Final = ("as_of", "to", "columns", "where", "after", "row", "zoom")
@@ -115,7 +123,7 @@ async def show(request: web.Request) -> web.Response:
         place=place,
         live=place.name,
         upper=None if shown.reach is None else shown.reach.upper,
-        crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
+        crumbs=crumbs_to(place),
         address=address,
         now_ms=await ask(request, place.client.store_or_host_ms),
         slider=None if shown.ticks is None else _slider(shown, address),
@@ -140,7 +148,7 @@ def _not_allowed(request: web.Request, place: ShownPlace, name: str) -> web.Resp
         view="rows",
         place=place,
         name=name,
-        crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
+        crumbs=crumbs_to(place),
         role=role,
         commands=[
             f"kubectl create rolebinding ROLEBINDING --clusterrole={role} --user={user} --namespace {each}"

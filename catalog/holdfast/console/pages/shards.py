@@ -8,7 +8,7 @@ from holdfast.console.asking import ask
 from holdfast.console.context import place_of
 from holdfast.console.facts.shards import shard_facts, shard_list
 from holdfast.console.parameters import text
-from holdfast.console.rendering import freshness_s, page
+from holdfast.console.rendering import crumbs_to, freshness_s, page
 
 
 async def show_all(request: web.Request) -> web.Response:
@@ -28,7 +28,7 @@ async def show_all(request: web.Request) -> web.Response:
         place=place,
         section="shards",
         live=place.name,
-        crumbs=(("Overview", "/"), (place.name, f"/?location={quote(place.name)}")),
+        crumbs=crumbs_to(place),
         found=found,
         shown=shown,
         words=words,
@@ -46,10 +46,6 @@ async def show(request: web.Request) -> web.Response:
         place=place,
         section="shards",
         live=place.name,
-        crumbs=(
-            ("Overview", "/"),
-            (place.name, f"/?location={quote(place.name)}"),
-            ("Shards", f"/locations/{quote(place.name, safe='')}/shards"),
-        ),
+        crumbs=(*crumbs_to(place), ("Shards", f"/locations/{quote(place.name, safe='')}/shards")),
         facts=facts,
     )

@@ -274,8 +274,9 @@ class WriteHandle:
         self._register()
 
     def prepare_uploads(self, uploads: Sequence[Upload], expected_upper: int, new_upper: int) -> Prepared:
-        """Like `prepare_append`, for uploads that others made with this handle's ticket. Each is a run,
-        but uploads that don't overlap are one.
+        """Like `prepare_append`, for uploads that others made with this handle's ticket.
+
+        Each is a run, except that uploads that don't overlap are one run.
 
         Raises `BadInput` if an upload is for another shard, or has times outside of `[expected_upper,
         new_upper)`. Raises `HandleExpired` if the handle sent no heartbeat for too long during the uploads.

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from holdfast.persist.parts.runs import Run
-from holdfast.persist.rows.evolution import upgraded_key
-from holdfast.persist.rows.limits import key_of
+from holdfast.persist.rows.limits import keys_of
 from holdfast.persist.rows.order import NULL, Key
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.state import Part
@@ -45,6 +44,6 @@ def _limits(run: Run, schema_of: Callable[[Part], Schema], newest: Schema) -> tu
     """What the first column of the run's rows lies between. None if that isn't known."""
     if not run or run[0].greatest is None or run[-1].greatest is None:
         return None
-    least = upgraded_key(key_of(run[0].least), schema_of(run[0]), newest)
-    greatest = upgraded_key(key_of(run[-1].greatest), schema_of(run[-1]), newest)
+    least, _ = keys_of(run[0].least, None, schema_of(run[0]), newest)
+    _, greatest = keys_of(None, run[-1].greatest, schema_of(run[-1]), newest)
     return least or NULL, greatest or NULL

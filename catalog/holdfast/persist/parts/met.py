@@ -9,8 +9,7 @@ from holdfast.errors import CorruptBlob
 from holdfast.forks import ForkLock
 from holdfast.persist.parts.chains import joined
 from holdfast.persist.parts.runs import At, Run, open_runs
-from holdfast.persist.rows.evolution import upgraded_key
-from holdfast.persist.rows.limits import StatedBounds, key_of
+from holdfast.persist.rows.limits import StatedBounds, keys_of
 from holdfast.persist.rows.order import EVERYTHING, KeyRange
 from holdfast.persist.rows.row_filter import ConditionFailed, RowFilter
 from holdfast.persist.rows.schema import Schema
@@ -64,8 +63,7 @@ def _met(state: ShardState, run: Run, wanted: KeyRange, row_filter: RowFilter | 
 
 def _may_meet(state: ShardState, part: Part, wanted: KeyRange) -> bool:
     own = state.schemas[part.schema_id]
-    low, high = (upgraded_key(key_of(each), own, state.schema) for each in (part.least, part.greatest))
-    return wanted.may_meet(low, high)
+    return wanted.may_meet(*keys_of(part.least, part.greatest, own, state.schema))
 
 
 def _bounds(own: Schema, run: Run) -> StatedBounds:

@@ -89,8 +89,9 @@ def _upload(
     data = encode_parquet(schema, schema_id, piece, encoding=encoding)
     crc32c = put_part(machine, key, data)
     least, greatest = limits_of(*(first_value(schema, piece, index) for index in (0, piece.num_rows - 1)))
+    lower, upper = bounds[0], bounds[1] + 1
     return Part(
-        piece.num_rows, schema_id, bounds[0], bounds[1] + 1, len(data), crc32c, key, None, least, greatest
+        piece.num_rows, schema_id, lower, upper, len(data), crc32c, key, least=least, greatest=greatest
     )
 
 

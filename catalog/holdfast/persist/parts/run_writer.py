@@ -186,9 +186,8 @@ class _RunWriter:
             len(data),
             crc32c,
             key,
-            None,
-            least,
-            greatest,
+            least=least,
+            greatest=greatest,
         )
 
 

@@ -373,24 +373,25 @@ class Snapshot:
         """
         if self._columns is None or self._after is not None or self._wanted != EVERYTHING:
             return None
-        if (found := self._planned(direct, state)) is not None:
+        runs = self._met(state, EVERYTHING, self._filter, At(self.as_of))
+        if (found := self._planned(direct, state, runs)) is not None:
             schema, batches = found
             return _Narrow(
                 direct=(self._lower_narrow(schema, pa.Table.from_batches([each])) for each in batches)
             )
-        if begun or (some := self._planned(unsummed, state)) is None:
+        if begun or (some := self._planned(unsummed, state, runs)) is None:
             return None
         schema, tables = some
         return _Narrow(unsummed=((self._lower_narrow(schema, rows), before) for rows, before in tables))
 
     def _planned(
-        self, read: Callable[..., tuple[Schema, Iterator[_T]] | None], state: ShardState
+        self, read: Callable[..., tuple[Schema, Iterator[_T]] | None], state: ShardState, runs: Sequence[Run]
     ) -> tuple[Schema, Iterator[_T]] | None:
         """What `direct` or `unsummed` reads."""
         return read(
             self._machine,
             state.schema,
-            self._met(state, EVERYTHING, self._filter, At(self.as_of)),
+            runs,
             self.as_of,
             self._columns,
             row_filter=self._filter,

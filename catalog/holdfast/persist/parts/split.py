@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,9 +18,8 @@ import pyarrow.parquet as pq
 
 from holdfast.persist.parts.part_store import PartGone, read_inline
 from holdfast.persist.rows.canonical import sort_updates
-from holdfast.persist.rows.evolution import upgraded_key
 from holdfast.persist.rows.groups import GroupBounds, bounds_through
-from holdfast.persist.rows.limits import key_of
+from holdfast.persist.rows.limits import keys_of
 from holdfast.persist.rows.order import NULL, Key, key_at
 from holdfast.persist.rows.part import UNREADABLE, check_footer, read_error
 from holdfast.persist.rows.schema import Schema
@@ -39,21 +39,15 @@ def cuts(machine: Machine, state: ShardState, as_of: int, max_parts: int | None)
         PartGone: a part of `state` does not exist.
         CorruptBlob: a part has no readable footer.
     """
-    parts = [part for batch in state.batches for part in batch.parts if part.lower <= as_of]
+    # A part without limits is read once.
+    groups_of = cache(partial(_groups, machine, state.schema))
     if max_parts is not None:
-        stated = [
-            each for part in parts for each in _stated(state, part) or _groups(machine, state.schema, part)
-        ]
+        parts = (part for batch in state.batches for part in batch.parts if part.lower <= as_of)
+        stated = [each for part in parts for each in _stated(state, part) or groups_of(part)]
         if _most_at_once(stated) * max_parts <= _FINE * sum(group.rows for group in stated):
             return choose(stated, max_parts)
     runs = [
-        [
-            group
-            for part in run
-            if part.lower <= as_of
-            for group in _groups(machine, state.schema, part)
-            if group.rows
-        ]
+        [group for part in run if part.lower <= as_of for group in groups_of(part) if group.rows]
         for batch in state.batches
         for run in batch.runs
     ]
@@ -106,7 +100,7 @@ def _stated(state: ShardState, part: Part) -> list[GroupBounds]:
     if part.greatest is None:
         return []
     own = state.schemas[part.schema_id]
-    low, high = (upgraded_key(key_of(each), own, state.schema) for each in (part.least, part.greatest))
+    low, high = keys_of(part.least, part.greatest, own, state.schema)
     return [GroupBounds(part.rows, low or NULL, high, part.lower, part.upper - 1)]
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from holdfast.persist.rows.evolution import widens
+from holdfast.persist.rows.evolution import upgraded_key, widens
 from holdfast.persist.rows.order import Key, key_at
 from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds
 from holdfast.persist.rows.schema import Column, Schema
@@ -67,6 +67,14 @@ def _alike(first: Limit | None, last: Limit | None) -> int:
 def key_of(limit: Limit | None) -> Key | None:
     """The limit as a position in the total order."""
     return None if limit is None else ((True, limit),)
+
+
+def keys_of(
+    least: Limit | None, greatest: Limit | None, own: Schema, newest: Schema
+) -> tuple[Key | None, Key | None]:
+    """The limits of a part that was written under `own` as positions in the total order of `newest`."""
+    low, high = (upgraded_key(key_of(each), own, newest) for each in (least, greatest))
+    return low, high
 
 
 def _after_text(text: str) -> str | None:

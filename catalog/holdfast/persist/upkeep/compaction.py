@@ -367,7 +367,7 @@ def consolidated(
     wanted: KeyRange = EVERYTHING,
 ) -> Iterator[pa.Table]:
     """Yield the updates of batches in a range, in `schema`, consolidated at since, in the total order."""
-    runs = joined([run for batch in batches for run in batch.runs], machine.schema_of, schema)
+    runs = [run for batch in batches for run in batch.runs]
     inline = [part for run in runs for part in run if part.inline is not None]
     if len(inline) == sum(map(len, runs)) and wanted == EVERYTHING:
         # The batches are small, so the stream's fixed cost would dominate.
@@ -376,6 +376,7 @@ def consolidated(
             updates = consolidate_updates(schema, sources, since)
         yield updates
         return
+    runs = joined(runs, machine.schema_of, schema)
     for piece in merged(machine, schema, runs, Since(since), wanted, between=between):
         yield piece
         between()

@@ -32,8 +32,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -86,12 +85,23 @@ _NOTHING: Final = StoredSize(0, 0)
 
 @dataclass(slots=True)
 class _Claim:
-    """Batches of a shard that this attempt has claimed. `parts` replace them if `is_installed`."""
+    """Batches of a shard that this attempt has claimed, and the results of its pieces, by their numbers."""
 
     task: CompactionTask
     before: StoredSize = _NOTHING
-    parts: tuple[Part, ...] = ()
+    pieces: list[CompactionPiece] = field(default_factory=list)
+    merged: dict[int, Merged] = field(default_factory=dict)
     is_installed: bool = False
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether there are results of all pieces."""
+        return len(self.merged) == len(self.pieces)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that replace the batches, in the order of their keys."""
+        return tuple(part for number in range(len(self.pieces)) for part in self.merged[number] or ())
 
 
 def _compacted(
@@ -161,26 +171,22 @@ def _merge(
 
     A claim whose batches are gone is not installed.
     """
-    pieces = [_pieces(client, claim, max(1, spec.partitions // len(claims))) for claim in claims]
-    flat = [piece for of_claim in pieces for piece in of_claim]
+    for claim in claims:
+        claim.pieces = _pieces(client, claim, max(1, spec.partitions // len(claims)))
+    flat = [(claim, number) for claim in claims for number in range(len(claim.pieces))]
     count = min(spec.partitions, len(flat))
     say(f"{what} in {count} tasks")
     if not flat:
         return
     # Task n has piece n and every `count`-th piece after it.
-    tasks = [flat[index::count] for index in range(count)]
-    merged: dict[int, Merged] = {}
-    waiting = list(zip(claims, _places(pieces), strict=True))
+    of_task = [flat[index::count] for index in range(count)]
 
-    def install(index: int, answer: tuple[Merged, ...]) -> None:
-        merged.update(zip(range(index, len(flat), count), answer, strict=True))
-        for claim, places in [each for each in waiting if merged.keys() >= set(each[1])]:
-            waiting.remove((claim, places))
-            runs = [merged[place] for place in places]
-            if runs and None not in runs:
-                done = f"{len(claims) - len(waiting)} of {len(claims)} shards are merged"
+    def note(index: int, answer: tuple[Merged, ...]) -> None:
+        for (claim, number), parts in zip(of_task[index], answer, strict=True):
+            claim.merged[number] = parts
+            if claim.is_merged and None not in claim.merged.values():
+                done = f"{sum(each.is_merged for each in claims)} of {len(claims)} shards are merged"
                 say(f"{done}, installing {claim.task.shard_id}")
-                claim.parts = tuple(part for run in runs for part in run or ())
                 # A fenced attempt may install too: either the next one has ended its claims, or it finds less
                 # to do.
                 claim.is_installed = client.compactions.install(claim.task, claim.parts)
@@ -188,19 +194,13 @@ def _merge(
     with session(spec, spark) as running:
         run_tasks(
             running.sparkContext,
-            tasks,
+            [[claim.pieces[number] for claim, number in each] for each in of_task],
             functools.partial(merge_pieces, place=spec.place, location_id=client.location_id),
             what=f"compact {what}",
             progress=lambda done: say(f"{done} of {count} tasks are done"),
             meanwhile=_renewing(client, claims),
-            each=install,
+            each=note,
         )
-
-
-def _places(pieces: Sequence[Sequence[CompactionPiece]]) -> list[range]:
-    """The places of each claim's pieces among the pieces of all claims."""
-    ends = [*accumulate(map(len, pieces), initial=0)]
-    return [range(*ends_of) for ends_of in pairwise(ends)]
 
 
 def _pieces(client: PersistClient, claim: _Claim, most: int) -> list[CompactionPiece]:
