@@ -8,9 +8,9 @@ module apply after the parts are merged.
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
+from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema, model_validator
 
 from holdfast_operator.api.affinity import checked_affinity
 from holdfast_operator.api.base import (
@@ -163,6 +163,17 @@ class SparkToleration(ApiModel):
         description="Seconds for which a NoExecute taint is tolerated, as in a pod's spec. The default is "
         "for ever.",
     )
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        """Refuse what the API server refuses in a pod: a spec is checked before a job begins."""
+        if self.operator == "Equal" and not self.key:
+            raise ValueError("operator Equal needs a key; use Exists to tolerate any taint")
+        if self.operator == "Exists" and self.value:
+            raise ValueError("operator Exists takes no value")
+        if self.toleration_seconds is not None and self.effect != "NoExecute":
+            raise ValueError("tolerationSeconds needs the effect NoExecute")
+        return self
 
 
 class SparkVolume(ApiModel):

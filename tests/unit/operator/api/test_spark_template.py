@@ -103,6 +103,12 @@ def test_a_setting_can_move_between_parts_without_another_template() -> None:
         ({"metadata": {"labels": {"a b": "x"}}}, "must have keys like example.com/name"),
         ({"metadata": {"labels": {"a\n": "x"}}}, "must have keys like example.com/name"),
         ({"metadata": {"labels": {"a": "x y"}}}, "must have values of at most 63"),
+        ({"pod": {"tolerations": [{"value": "x"}]}}, "pod.tolerations.0: operator Equal needs a key"),
+        ({"pod": {"tolerations": [{"operator": "Exists", "value": "x"}]}}, "Exists takes no value"),
+        (
+            {"pod": {"tolerations": [{"key": "a", "tolerationSeconds": 1}]}},
+            "tolerationSeconds needs the effect NoExecute",
+        ),
         ({"pod": {"securityContext": {"runAsUser": 0}}}, "securityContext.runAsUser"),
         ({"pod": {"securityContext": {"privileged": True}}}, "securityContext.privileged: unknown"),
         (
