@@ -73,6 +73,7 @@ from holdfast.errors import (
 )
 from holdfast.persist import PersistClient, Prepared, Schema, StoredSize
 from holdfast.persist.checks import check_schema
+from holdfast.persist.looks import one_look
 from holdfast.persist.state.appends import SAYS_WHAT
 
 _MOST_WHO: Final = 100
@@ -486,6 +487,7 @@ class StorageController(JobCommands):
         except ShardFinalized:
             _refuse_dropped(info)
 
+    @one_look()
     def writer(self, id_or_name: str, *, purpose: str, replicated: bool = False) -> CollectionWriter:
         """Open a handle that appends to a collection. `purpose` is for people to read. Raises like
         `describe`.
@@ -503,6 +505,7 @@ class StorageController(JobCommands):
         except ShardFinalized:
             _refuse_dropped(info)
 
+    @one_look()
     def reader(
         self, id_or_name: str, *, purpose: str, stored: bool = False, lease_s: float | None = None
     ) -> CollectionReader:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
 from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly, BadInput, TornRendition
+from holdfast.persist.looks import look_again
 
 PROMISE_MS: Final = 10_000
 """How far beyond a write the metadata shard is sealed with it, in milliseconds of collection time."""
@@ -106,7 +107,10 @@ def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], rea
         info = describe()
         uppers = _held_uppers(info, read)
         upper = _upper(info, uppers, promised)
-        if upper < promised or promised == (promised := promise()):
+        if upper < promised:
+            return CollectionView(info, promised, uppers, upper)
+        look_again()
+        if promised == (promised := promise()):
             return CollectionView(info, promised, uppers, upper)
 
 
@@ -125,6 +129,7 @@ def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Uppers) -
         if least < reached:
             raise TornRendition(info.name, rendition.id, uppers)
         reached = most
+        look_again()
 
 
 def uppers_together(listed: Callable[[], Sequence[CollectionInfo]], read: Uppers) -> dict[str, int]:
@@ -143,6 +148,7 @@ def uppers_together(listed: Callable[[], Sequence[CollectionInfo]], read: Uppers
         wanted = [info.metadata_shard for info in infos]
         wanted += [shard for info in infos for each in _unsealed(info) for shard in each.written_shards]
         uppers = read(wanted)
+        look_again()
         before, infos = infos, listed()
         if [(each.collection_id, each.held) for each in infos] == [
             (each.collection_id, each.held) for each in before

@@ -36,6 +36,7 @@ from holdfast.errors import (
 from holdfast.forks import OwnerProcess
 from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
 from holdfast.persist.checks import check_time
+from holdfast.persist.looks import look_again, one_look
 from holdfast.persist.parts.difference import Difference
 from holdfast.persist.parts.times import TimeCounts, TimeSums
 from holdfast.persist.rows.schema import DIFF, TIME
@@ -97,6 +98,7 @@ class CollectionReader:
             self.info = view.info
             return self._known(view.upper)
 
+    @one_look()
     def readable(self, as_of: int | None = None) -> int:
         """Return `as_of`, or the latest complete time if it is None. Raises like `snapshot`."""
         upper = self.upper()
@@ -105,6 +107,7 @@ class CollectionReader:
         check_as_of(as_of, self.since(), upper)
         return as_of
 
+    @one_look()
     def snapshot(self, as_of: int | None = None, *, names: ColumnNames | None = None) -> CollectionSnapshot:
         """The contents at `as_of`. Default: the latest complete time. `names` are the names of its columns.
 
@@ -132,6 +135,7 @@ class CollectionReader:
                 threads=self._client.config.builder_threads,
             )
 
+    @one_look()
     def snapshot_parts(
         self, as_of: int | None = None, max_parts: int | None = None, *, names: ColumnNames | None = None
     ) -> list[CollectionPart]:
@@ -160,6 +164,7 @@ class CollectionReader:
                 raise AsOfTooEarly(as_of, since)
             return self._listen(as_of, as_of + 1, partial(ReadHandle.listen, until=until), until)
 
+    @one_look()
     def changes(
         self, after: int, until: int, *, names: ColumnNames | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -386,6 +391,7 @@ class CollectionReader:
         return frontier
 
     def _refuse_dropped(self) -> None:
+        look_again()
         if self.is_dropped():
             raise CollectionNotFound(f"collection {self.info.name} ({self.info.collection_id}) was dropped")
 
@@ -463,6 +469,7 @@ class CollectionReader:
         return self._client.inspect(self.info.metadata_shard).finalized
 
     def _described(self) -> CollectionInfo:
+        look_again()
         self.info = self._describe()
         return self.info
 

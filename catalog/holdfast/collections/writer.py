@@ -39,6 +39,7 @@ from holdfast.errors import CLOSED, BadInput, CodecMismatch, CollectionNotFound,
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
 from holdfast.persist.handles.builder import MEMORY_BYTES
+from holdfast.persist.looks import look_again
 
 
 class ColumnsChanged(CodecMismatch):
@@ -277,6 +278,7 @@ class CollectionWriter:
                 return self._found(view)
             except ShardFinalized:
                 # The rendition that was current has been dropped since, or the whole collection.
+                look_again()
                 before, view = view, self._written_by_all()
                 if view.info.holding.id == before.info.holding.id:
                     raise
@@ -285,6 +287,7 @@ class CollectionWriter:
         """Like `_find`, from a view. Raises `ShardFinalized` if its current rendition is gone."""
         while view.uppers[view.info.holding.id] < view.info.holding.held_from:
             copy_tail(self._client, view, self._describe)
+            look_again()
             view = self._written_by_all()
         rendition = view.info.holding
         if self._route is not None and self._route.rendition.id == rendition.id:

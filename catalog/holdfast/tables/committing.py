@@ -29,6 +29,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import Prepared
+from holdfast.persist.looks import one_look
 from holdfast.persist.rows.evolution import evolution_fault, fitted
 from holdfast.persist.rows.schema import DIFF
 from holdfast.tables.changes import Append, Change, Chosen, PreparedChange, Revert
@@ -113,12 +114,7 @@ def _try(
     tables: Sequence[OpenTable], changes: Sequence[PreparedChange], purposes: Sequence[str]
 ) -> Committed:
     """Commit the changes at the known positions of the tables."""
-    for table in tables:
-        _check_columns(table)
-    positions = [
-        _readable(table, table.position()) if change.reads else table.position()
-        for table, change in zip(tables, changes, strict=True)
-    ]
+    positions = _positions(tables, changes)
     client = tables[0].client
     time = max(client.now_ms(), *(position.upper for position in positions))
     updates = [
@@ -140,6 +136,17 @@ def _try(
         table.moved(append.after)
         table.apply_retention(time + 1)
     return Committed(time, tuple(updates))
+
+
+@one_look()
+def _positions(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> list[Position]:
+    """The positions of the tables. Their writers have the columns with which the changes were prepared."""
+    for table in tables:
+        _check_columns(table)
+    return [
+        _readable(table, table.position()) if change.reads else table.position()
+        for table, change in zip(tables, changes, strict=True)
+    ]
 
 
 def _prepared(table: OpenTable, change: Change) -> PreparedChange:

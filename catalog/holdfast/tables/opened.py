@@ -34,6 +34,7 @@ from holdfast.errors import (
 from holdfast.forks import ForkLock, OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.persist.checks import check_columns
+from holdfast.persist.looks import one_look
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.changes import Chosen
 from holdfast.tables.existing import rows_of
@@ -273,6 +274,7 @@ class OpenTable:
         self.reading.run(lambda reader: check_follow(self.client, reader, time, what, instead))
         return time
 
+    @one_look()
     def latest_time(self, given: Moment | None) -> int:
         """The latest complete time (None), or the latest one at or before a time. See `Table.latest_time`."""
         upper, since = self.reading.run(lambda reader: (reader.upper(), reader.since()))

@@ -23,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.locations import is_name, location_url
 from holdfast.persist import PersistClient, Schema
+from holdfast.persist.looks import one_look
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.evolution import evolution_fault
 from holdfast.persist.rows.schema import Column
@@ -45,6 +46,7 @@ Columns: TypeAlias = Mapping[str, Column | str] | pa.Schema | ArrowSchema
 log = logging.getLogger(__name__)
 
 
+@one_look()
 def table(
     url: str | os.PathLike[str] | PersistClient,
     name: str,

@@ -86,6 +86,7 @@ from holdfast.forks import OwnerProcess
 from holdfast.persist.clock import Clock, TimeLeft
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import EPOCH_BITS
+from holdfast.persist.looks import earliest, look_again, moment
 from holdfast.persist.rows.part import verify
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.codec import decode_diff, decode_state, encode_diff
@@ -170,6 +171,8 @@ class Machine:
         # `version` is the newest version that this client knows, and `state` is its state.
         self.version = Version(ShardState(shard_id))
         self.state = self.version.state
+        # The moment (`looks`) just before the newest read that the cached version includes.
+        self.looked = 0
         self.is_open = True
         self.kept_because = ""
         self._kept_until_s = self._kept_wait_s = 0.0
@@ -196,20 +199,26 @@ class Machine:
     def refresh(self) -> ShardState:
         """Read and return the newest version. It includes every commit that ended before the call.
 
+        In a block `one_look`, it includes those that ended before the block.
+
         Raises:
             LogRegressed: the log has another history than the one that this client has read.
             HandleExpired: the log was recovered, or too much of it was deleted to compare its history.
             StorageError: the store failed for the whole retry deadline.
             BadInput: the client is closed.
         """
+        wanted = earliest()
 
         def attempt() -> ShardState:
             self.check_open()
-            known = self.version
+            if self.looked >= wanted:
+                return self.state
+            known, began = self.version, moment()
             with self.history.watching(self.clock):
                 heads = self.location.consensus.heads([self.shard_id], {self.shard_id: known.seqno})
             with suppress(RollupGone):
                 if self.advance_to(heads.get(self.shard_id), known):
+                    self.looked = max(self.looked, began)
                     return self.state
             # Another thread moved the cache between the two reads. Read again under the lock.
             with self.lock:
@@ -495,6 +504,7 @@ def commit(steps: Sequence[tuple[Machine, Command]], *, retries: bool = True) ->
     """
     for machine, _ in steps:
         machine.check_open()
+    look_again()
     if len(steps) == 1:
         with steps[0][0].lock:
             return _commit_locked(steps, retries=retries)
@@ -538,6 +548,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]], *, retries: bool) -
         # The commit relies on the shards that it does not change, so they must not have moved.
         expect = [_unmoved(m.version) for m, _ in steps if m.shard_id not in changed]
         expect += under_lock
+        began = moment()
         try:
             with first.history.watching(first.clock):
                 won = consensus.compare_and_set(puts, expect)
@@ -558,6 +569,9 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]], *, retries: bool) -
         if won:
             for (machine, _, state), put in zip(new, puts, strict=True):
                 machine.publish(Version(state, digest_of(put.data)))
+            for machine, _ in steps:
+                # The store has compared the versions of all shards with the known ones.
+                machine.looked = max(machine.looked, began)
             _record_line(first)
             return results
         fenced = _refresh_after(steps, held, unsettled)
@@ -739,6 +753,7 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
         known = {shard_id: machine.version for shard_id, machine in shards.items()}
         seqnos = {shard_id: version.seqno for shard_id, version in known.items()}
         first = machines[0]
+        began = moment()
         with first.history.watching(first.clock):
             heads = first.location.consensus.heads([*shards, *more], seqnos)
         try:
@@ -751,6 +766,8 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
                 raise CorruptBlob.missing(error.missing, why) from None
             gone = error.args
             continue
+        for machine in machines:
+            machine.looked = max(machine.looked, began)
         return heads
 
 
@@ -758,6 +775,8 @@ def refresh_all(machines: Sequence[Machine]) -> list[ShardState]:
     """Return the newest versions of shards of one location, as of one moment; raises as `Machine.refresh`."""
     if not machines:
         return []
+    if len(machines) == 1:
+        return [machines[0].refresh()]
     first = machines[0]
 
     def attempt() -> list[ShardState]:

@@ -1,6 +1,5 @@
 """How the threads of a process share a log of objects: one thread makes the next step for all that wait."""
 
-import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -56,16 +55,11 @@ class Turns:
         self.reading: Final = threading.Lock()
         self.read_at = 0
         self.put_s = 0.0
-        self._ticks: Final = itertools.count(1)
         self._turn: Final = threading.Condition()
         self._waiting: list[Request] = []
         self._is_led = False
         self._own: int = -_CONTENDED_FOR
         self._others: int = -_CONTENDED_FOR
-
-    def tick(self) -> int:
-        """Return a number greater than all numbers before."""
-        return next(self._ticks)
 
     def enter(self, request: Request) -> Sequence[Request]:
         """Wait until another thread takes the request and return (), or lead and return the waiting ones."""

@@ -88,6 +88,7 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.persist.clock import Clock, TimeLeft
+from holdfast.persist.looks import earliest, moment
 from holdfast.persist.stores.log_codec import (
     CHECKPOINT_FOLDER,
     FLOOR_NAME,
@@ -299,10 +300,13 @@ class S3LogConsensus(Consensus):
         return error
 
     def _lead(self, turns: Turns, group: Sequence[Request]) -> None:
+        began = moment()
         with turns.passed_on():
             step = self._step(turns, group)
         if step is not None:
             self._confirm(turns, *step)
+            # The put has shown that the state before it was that of the whole log.
+            turns.read_at = max(turns.read_at, began)
 
     def _step(
         self, turns: Turns, group: Sequence[Request]
@@ -465,10 +469,10 @@ class S3LogConsensus(Consensus):
         turns = self._own()
         if self._lost is not None:
             return turns
-        asked = turns.tick()
+        wanted = earliest()
         with turns.reading:
-            if turns.read_at < asked:
-                began = turns.tick()
+            if turns.read_at < wanted:
+                began = moment()
                 self._catch_up(turns)
                 turns.read_at = began
         return turns
@@ -483,9 +487,11 @@ class S3LogConsensus(Consensus):
         return self._turns
 
     def _begin(self, floor: Floor) -> Turns:
+        began = moment()
         turns = Turns(*self._open(floor))
         try:
-            self._catch_up(turns)
+            self._catch_up(turns, _READ_AHEAD)
+            turns.read_at = began
         except LogRegressed as error:
             # Nothing was open yet, so no handles end: the log lost what its own objects name.
             raise CorruptBlob(error.key, error.expected, error.actual, hint=self._hint) from None
@@ -525,9 +531,9 @@ class S3LogConsensus(Consensus):
             self._lost = lost(self._objects, self._log_id, turns.state.position, broken)
         return turns
 
-    def _catch_up(self, turns: Turns) -> None:
+    def _catch_up(self, turns: Turns, count: int = 1) -> None:
+        """Read the log to its end. `count` is the number of objects to ask for at first."""
         with turns.catching:
-            count = 1
             # This call has read the objects after `known` up to `read`, and need not read the last one again.
             known = read = turns.confirmed
             while True:

@@ -23,6 +23,8 @@ from holdfast.persist.stores.s3_session import (
 
 T = TypeVar("T")
 
+_THREADS: Final = 16
+"""Parallel requests of one call. Objects of a log are small, so this is about the time for an answer."""
 _OTHER: Final = ("PreconditionFailed", "412")
 _SAME: Final = ("NotModified", "304")
 # Another conditional put of the object was in progress, and this one was certainly not carried out.
@@ -44,7 +46,9 @@ class S3Objects:
         credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._place: Final = place
-        self._session: Final = S3Session(place, answer_s=answer_s, reads=reads, credentials=credentials)
+        self._session: Final = S3Session(
+            place, answer_s=answer_s, reads=reads, credentials=credentials, threads=_THREADS
+        )
 
     @property
     def description(self) -> str:

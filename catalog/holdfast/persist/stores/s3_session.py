@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 ANSWER_S: Final = 20.0
 _THREADS: Final = 4
-"""Parallel requests of one call: enough to use a fast connection, and a bound on memory."""
+"""Parallel requests of one call, by default: enough to use a fast connection, and a bound on memory."""
 _CONNECTIONS: Final = 32
 _CONNECT_S: Final = 5.0
 _MOST_OF_ANSWER: Final = 16 << 20
@@ -71,7 +71,7 @@ class S3Session:
 
     Raises `StoreUnreachable` if the service does not respond, the bucket is missing, or credentials are
     missing or refused. If the caller only `reads`, the hint asks for no other rights. `credentials` has the
-    names of AWS's environment variables.
+    names of AWS's environment variables. One call makes up to `threads` requests in parallel.
     """
 
     def __init__(
@@ -81,8 +81,10 @@ class S3Session:
         answer_s: float,
         reads: bool = False,
         credentials: Mapping[str, str] | None = None,
+        threads: int = _THREADS,
     ) -> None:
         self.place: Final = place
+        self._threads: Final = threads
         self.base: Final = place.prefix + "/" if place.prefix else ""
         self._answer_s: Final = answer_s
         self._credentials: Final = {name.lower(): value for name, value in (credentials or {}).items()}
@@ -157,7 +159,7 @@ class S3Session:
             ),
         )
         _bound_answers(client)
-        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-s3")
+        threads = ThreadPoolExecutor(self._threads, thread_name_prefix="holdfast-s3")
         return _Connections(os.getpid(), client, threads)
 
 
