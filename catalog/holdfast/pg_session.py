@@ -2,7 +2,8 @@
 
 Invariants:
 
-- The password is only in the connection string. It is not in `description`, in a message or in a `repr`.
+- The password is only in the connection string and in the keys of the address. It is not in `description`, in
+  a message or in a `repr`. Keys in files are read again for each connection.
   Errors of connecting are raised without their cause, because its frames contain that string.
 - Every session runs READ COMMITTED with a durable commit, even if the defaults of server, database or role
   differ.
@@ -42,6 +43,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.errors import BadInput, Determinate, Indeterminate, StoreUnreachable
 from holdfast.forks import fork_count
+from holdfast.store_keys import postgres_options
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -89,14 +91,24 @@ class PostgresAddress:
     schema: str
     description: str
     """Server, database and schema for messages, without user and password."""
+    keys: Mapping[str, str] | None = field(default=None, repr=False)
+    """The user and the password, if `conninfo` doesn't have them: `PGUSER` and `PGPASSWORD`."""
+
+    @property
+    def conninfo_now(self) -> str:
+        """The connection string for a new connection, with the keys as they are now."""
+        options = postgres_options(self.keys)
+        return make_conninfo(self.conninfo, **options) if options else self.conninfo
 
     @classmethod
-    def parse(cls, url: str, *, default_schema: str = DEFAULT_SCHEMA) -> Self:
+    def parse(
+        cls, url: str, *, default_schema: str = DEFAULT_SCHEMA, keys: Mapping[str, str] | None = None
+    ) -> Self:
         """Parse `postgresql://[user[:password]@]host[:port]/database[?schema=...&option=...]`.
 
         `schema` is an option of Holdfast (default: `default_schema`). All other options go to libpq, which
-        also uses $PGPASSWORD and the password file. Raises `BadInput` for anything else; the error quotes
-        nothing of the URL.
+        also uses $PGPASSWORD and the password file, unless `keys` has a user or a password. Raises `BadInput`
+        for anything else; the error quotes nothing of the URL.
         """
         base, _, query = url.partition("?")
         options = [option for option in query.split("&") if option]
@@ -119,7 +131,8 @@ class PostgresAddress:
                 hint="write postgresql://user@host:port/database, with special characters percent-encoded",
             )
         where = f"postgresql://{_hosts(host, port)}/{database} (schema {schema})"
-        return cls(make_conninfo("", **(_DEFAULTS | given | {"client_encoding": "utf8"})), schema, where)
+        conninfo = make_conninfo("", **(_DEFAULTS | given | {"client_encoding": "utf8"}))
+        return cls(conninfo, schema, where, keys)
 
 
 def _hosts(host: str, port: str) -> str:
@@ -164,7 +177,7 @@ def connect(
 
     Raises `psycopg.Error`. With `check_pooler`, raises `StoreUnreachable` if a pooler shares sessions.
     """
-    connection = kind.connect(address.conninfo, autocommit=True, prepare_threshold=0)
+    connection = kind.connect(address.conninfo_now, autocommit=True, prepare_threshold=0)
     try:
         if check_pooler:
             # Check this first: in a shared session, the settings would fail with an unclear message.
@@ -189,7 +202,7 @@ def _check_own_session(connection: Connection, address: PostgresAddress) -> None
     mine = _server_process(connection)
     if mine == connection.info.backend_pid:
         return
-    with psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=None) as other:
+    with psycopg.connect(address.conninfo_now, autocommit=True, prepare_threshold=None) as other:
         for _ in range(_LOOKS):
             theirs = _server_process(other)
             if theirs is None:
@@ -236,7 +249,7 @@ def told(error: BaseException) -> str:
     return primary or str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def reason_of(error: psycopg.Error) -> str:
+def reason_of(error: psycopg.Error | BadInput) -> str:
     """Return why an attempt to connect failed, without the address that libpq puts before it."""
     return told(error).rpartition("FATAL: ")[2].strip()
 
@@ -356,7 +369,7 @@ class _LastFailure:
         self.reason = ""
         self._began_s = 0.0
 
-    def note(self, error: psycopg.Error, began_s: float) -> None:
+    def note(self, error: psycopg.Error | BadInput, began_s: float) -> None:
         """Remember the text of an error. The error itself has frames with the password."""
         self._began_s = began_s
         self.reason = reason_of(error)
@@ -391,12 +404,14 @@ class _Noted(psycopg.Connection[TupleRow]):
     """When it began, by the monotonic clock."""
 
     @classmethod
-    def connect(cls, conninfo: str = "", *, failure: _LastFailure, **options: Any) -> Self:  # type: ignore[override]
-        """Connect like psycopg."""
+    def connect(  # type: ignore[override]
+        cls, conninfo: str = "", *, address: PostgresAddress, failure: _LastFailure, **options: Any
+    ) -> Self:
+        """Connect to `address`, like psycopg. The pool has no connection string, because keys may change."""
         began_s = time.monotonic()
         try:
-            connection = super().connect(conninfo, **options)
-        except psycopg.Error as error:
+            connection = super().connect(conninfo or address.conninfo_now, **options)
+        except (psycopg.Error, BadInput) as error:
             failure.note(error, began_s)
             raise
         failure.reason = ""
@@ -498,9 +513,13 @@ class Sessions:
                 raise Determinate.closed(self._address.description)
             if self._pool is None:
                 self._pool = ConnectionPool(
-                    self._address.conninfo,
                     connection_class=_Noted,
-                    kwargs={"autocommit": True, "prepare_threshold": 0, "failure": self._failure},
+                    kwargs={
+                        "autocommit": True,
+                        "prepare_threshold": 0,
+                        "address": self._address,
+                        "failure": self._failure,
+                    },
                     configure=self._configure,
                     min_size=1,
                     max_size=self._size,

@@ -16,7 +16,7 @@ import pytest
 from holdfast_operator.api.names import Kind
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.kube import Kube, ObjectKey
-from holdfast_operator.sparkapps.adapter import Launch, LaunchRefused, SecretVariables
+from holdfast_operator.sparkapps.adapter import Launch, LaunchRefused, SecretFiles
 from holdfast_operator.sparkapps.kubeflow import KubeflowAdapter
 from testbed.children import patched
 from testbed.kube import ControlPlane
@@ -75,7 +75,7 @@ def launch(namespace: str, owner: str, job_kind: str = "snapshot", attempt: int 
         attempt=attempt,
         arguments=("{}",),
         template=SparkTemplate(),
-        credentials=SecretVariables("keys", ("PGUSER", "PGPASSWORD")),
+        store_keys=SecretFiles("keys", ("PGUSER", "PGPASSWORD"), shared=True),
     )
 
 

@@ -25,6 +25,7 @@ from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.state.machine import refresh_all
 from holdfast.persist.state.state import ShardState
 from holdfast.persist.stores import StoreMetrics
+from holdfast.store_keys import AUTH, USER
 from holdfast.text import SECRET_OPTION
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ _WAIT_S: Final = 10.0
 _CLOSE_S: Final = 1.0
 _MOST_NAME: Final = 60
 _LEAST_SECRET: Final = 4
+_SHOWN: Final = frozenset({USER, AUTH})
+"""Credentials that are no secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,8 @@ class ShownPlace:
         self.namespace = namespace
         self.url = shown_url(url)
         self._given = given
-        self.secrets = frozenset(
-            [*secrets_of(url), *secrets_of(consensus or ""), *(credentials or {}).values()]
-        )
+        keys = (value for name, value in (credentials or {}).items() if name not in _SHOWN)
+        self.secrets = frozenset([*secrets_of(url), *secrets_of(consensus or ""), *keys])
         self._url = url
         self._consensus = consensus
         self._credentials = credentials

@@ -101,9 +101,9 @@ class PersistClient:
         `s3://bucket/prefix?endpoint=...&region=...`. It names a location, a blob store or a consensus store.
         If it names a location, all shards share the rate of one log of objects.
 
-        Credentials come from the environment, or for S3 from `credentials`, which has the names of AWS's
-        environment variables. `cache` keeps blobs that were read or written, within its bounds. `metrics`
-        counts the calls of both stores.
+        Credentials come from the environment, or from `credentials`, which has the names of the environment
+        variables of AWS and libpq. `cache` keeps blobs that were read or written, within its bounds.
+        `metrics` counts the calls of both stores.
 
         Raises:
             BadInput: a URL is invalid.

@@ -6,11 +6,17 @@ from uuid import UUID
 from holdfast.errors import LocationMismatch
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.config import Maintenance
+from holdfast.persist.session import Mode
+from holdfast.store_keys import StoreKeys
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A location: `url`, or `blob` and `consensus`. Picklable; credentials come from the environment."""
+    """A location: `url`, or `blob` and `consensus`. Picklable.
+
+    Each process opens it with its own keys: those in the folder `$HOLDFAST_STORE_KEYS`, or else those of its
+    environment.
+    """
 
     url: str | None = None
     blob: str | None = None
@@ -18,7 +24,7 @@ class Place:
 
     def open_to_read(self, location_id: UUID | None = None) -> PersistClient:
         """Open a read-only client. Raises `LocationMismatch` if the location has another id."""
-        client = PersistClient.open(self.url, blob=self.blob, consensus=self.consensus, mode="read")
+        client = self._opened(mode="read")
         if location_id not in (None, client.location_id):
             client.close()
             raise LocationMismatch(
@@ -37,7 +43,17 @@ class Place:
         # A client that writes would create a missing location.
         self.open_to_read(location_id).close()
         config = PersistConfig(maintenance=maintenance)
-        return PersistClient.open(self.url, blob=self.blob, consensus=self.consensus, config=config)
+        return self._opened(config=config)
+
+    def _opened(self, *, mode: Mode = "write", config: PersistConfig | None = None) -> PersistClient:
+        return PersistClient.open(
+            self.url,
+            blob=self.blob,
+            consensus=self.consensus,
+            mode=mode,
+            config=config,
+            credentials=StoreKeys.of_process(),
+        )
 
     def __str__(self) -> str:
         return self.url or f"{self.blob} with {self.consensus}"

@@ -19,7 +19,7 @@ from holdfast.errors import BadInput, Fenced, UnusablePath
 from holdfast.persist import PersistClient, Prepared
 from holdfast_operator.catalogs.facts import Opening, UnknownLocation
 from holdfast_operator.places.credentials import Credentials
-from holdfast_operator.places.storage import Storage, consensus_with, of_s3, url_with
+from holdfast_operator.places.storage import Storage, keys_to_open, url_with
 
 _STRATEGIES: Final = {"OneTombstone": Strategy.ONE_TOMBSTONE, "TwoTombstones": Strategy.TWO_TOMBSTONES}
 
@@ -39,9 +39,9 @@ def connect(
         return PersistClient.open(
             storage.url,
             blob=storage.blob,
-            consensus=consensus_with(storage, credentials.storage),
+            consensus=storage.consensus,
             mode=mode,
-            credentials=of_s3(credentials.storage),
+            credentials=keys_to_open(credentials.storage),
         )
     except UnusablePath:
         raise

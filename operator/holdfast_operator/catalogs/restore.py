@@ -30,7 +30,7 @@ from holdfast_operator.places.storage import (
     CatalogSource,
     DumpSource,
     RestoreSource,
-    consensus_with,
+    keys_to_open,
     of_s3,
 )
 
@@ -97,10 +97,10 @@ def _rows_of_catalog(source: CatalogSource, credentials: Mapping[str, str]) -> l
         client = PersistClient.open(
             place.url,
             blob=place.blob,
-            consensus=consensus_with(place, credentials),
+            consensus=place.consensus,
             mode="read",
             config=_QUIET,
-            credentials=of_s3(credentials),
+            credentials=keys_to_open(credentials),
         )
     except NoLocation as error:
         raise Uninitialized(f"{place} doesn't exist") from error

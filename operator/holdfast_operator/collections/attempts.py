@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from holdfast.collections import JobRecord, JobState
@@ -18,7 +19,7 @@ from holdfast_operator.engine.handler import Json, Services
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.jobs.course import SPARK, arguments, failed
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
-from holdfast_operator.places.storage import keys_of
+from holdfast_operator.places.credentials import store_keys_of
 from holdfast_operator.sparkapps.adapter import (
     INGEST,
     AppState,
@@ -27,7 +28,6 @@ from holdfast_operator.sparkapps.adapter import (
     LaunchRefused,
     NotInstalled,
     SecretFiles,
-    SecretVariables,
     SparkAdapter,
 )
 from holdfast_operator.sparkapps.images import mismatch
@@ -120,14 +120,15 @@ class Attempts:
     ) -> bool:
         """Launches the application of an attempt. Returns False if it is refused.
 
-        Then the attempt has failed, unless the cluster denies it only for now.
+        Then the attempt has failed, unless the cluster denies it only for now. Raises like `store_keys_of`.
         """
+        reference = CatalogSpec.model_validate(catalog_body["spec"]).storage.credentials_secret_ref
+        secret = None if reference is None else reference.name
+        keys = await store_keys_of(self._services.kube, catalog, replace(opening.storage, secret=secret))
         if why := mismatch(template.image):
             log.warning(why)
             note = Note(Reason.OTHER_IMAGE_VERSION, why, warning=True)
             await self._services.events.post(key, body["metadata"]["uid"], note)
-        reference = CatalogSpec.model_validate(catalog_body["spec"]).storage.credentials_secret_ref
-        keys = keys_of(opening.storage)
         order = {"partitions": step.tasks, **order}
         launch = Launch(
             owner=key,
@@ -137,7 +138,7 @@ class Attempts:
             attempt=job.attempt,
             arguments=arguments(opening.storage.place, step.collection_id, job, order),
             template=template,
-            credentials=SecretVariables(reference.name, keys) if reference is not None and keys else None,
+            store_keys=SecretFiles(secret, keys, shared=True) if secret is not None and keys else None,
             files=files,
         )
         try:

@@ -45,7 +45,7 @@ from holdfast_operator.places.credentials import (
     credentials_of,
     forget_secrets,
 )
-from holdfast_operator.places.storage import Storage, consensus_with, of_s3, resolve
+from holdfast_operator.places.storage import Storage, keys_to_open, resolve
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +67,9 @@ class CatalogPlace(ShownPlace):
         super().__init__(
             name_of(catalog),
             storage.url or storage.blob or "",
-            None if storage.url is not None else consensus_with(storage, credentials.storage),
+            None if storage.url is not None else storage.consensus,
             namespace=catalog.namespace,
-            credentials=of_s3(credentials.storage),
+            credentials=keys_to_open(credentials.storage),
         )
         self.catalog = catalog
         self.location_id: str | None = None

@@ -129,6 +129,21 @@ async def credentials_of(
     return Credentials(own, await read(stash.secret if stash else None, "spec.stash"), theirs)
 
 
+async def store_keys_of(kube: Kube, catalog: ObjectKey, storage: Storage) -> tuple[str, ...]:
+    """Returns which keys of a Catalog's Secret open its stores. Empty if the Secret has none of them.
+
+    Decodes no value. Raises `SecretNotFound`, and `BadInput` for half of a pair.
+    """
+    if storage.secret is None:
+        return ()
+    try:
+        secret = await kube.get_of(SECRETS, catalog.namespace, storage.secret)
+    except Gone:
+        where = f"spec.storage.credentialsSecretRef of Catalog '{catalog.name}'"
+        raise SecretNotFound(storage.secret, where) from None
+    return tuple(of_storage(storage, secret.get("data") or {}))
+
+
 def decoded(secret: Mapping[str, Any], key: ObjectKey) -> dict[str, str]:
     """Returns the values of a Secret that is read for an object, and hides the secret ones from now on.
 

@@ -14,7 +14,9 @@ from urllib.parse import unquote
 
 from psycopg import pq
 
-_VARIABLE: Final = "PGREQUIREAUTH"
+from holdfast.store_keys import AUTH
+
+_VARIABLE: Final = AUTH
 _PROOF: Final = "scram-sha-256,none"
 _KNOWN_FROM: Final = 160000
 """The first version of libpq that reads the variable. Older ones ignore it."""
@@ -38,6 +40,6 @@ def refusal(url: str) -> str:
     return ""
 
 
-def option_of_others() -> str:
-    """Returns the URL option for a password of others, which `keep` doesn't protect."""
-    return f"require_auth=password,md5,{_PROOF}" if os.environ.get(_VARIABLE) == _PROOF else ""
+def methods_of_others() -> str:
+    """Returns libpq's `require_auth` for a password of others, which `keep` doesn't protect. Empty: any."""
+    return f"password,md5,{_PROOF}" if os.environ.get(_VARIABLE) == _PROOF else ""

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from holdfast.errors import BadInput
 from holdfast.persist.stores.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
 from holdfast.pg_session import DEFAULT_SCHEMA
+from holdfast.store_keys import AUTH, KEY, PASSWORD, SECRET_KEY, TOKEN, USER, s3_keys
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.catalog_source import CatalogStorage
 from holdfast_operator.api.names import Reason
@@ -128,55 +129,40 @@ def url_with(place: StashLocation, credentials: Mapping[str, str]) -> str:
 
     In a Secret of type kubernetes.io/basic-auth, the key of the user is `username`.
     """
-    user = credentials.get("user") or credentials.get("username", "")
-    schema = () if place.schema is None else (f"schema={place.schema}",)
-    return _with_user(place.url, user, credentials.get("password", ""), *schema)
-
-
-def _with_user(url: str, user: str, password: str, *further: str) -> str:
-    """Returns the URL of a database with a user, a password and further options, if they are not empty."""
-    parts = urlsplit(url)
+    parts = urlsplit(place.url)
     if parts.scheme == "sqlite":
-        return url
+        return place.url
+    user = credentials.get("user") or credentials.get("username", "")
+    password = credentials.get("password", "")
     options = [parts.query]
     if user or password:
         secret = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
         parts = parts._replace(netloc=f"{secret}@{parts.netloc}")
-    if password:
-        options.append(own_password.option_of_others())
-    return parts._replace(query="&".join(filter(None, [*options, *further]))).geturl()
+    if password and (methods := own_password.methods_of_others()):
+        options.append(f"require_auth={methods}")
+    if place.schema is not None:
+        options.append(f"schema={place.schema}")
+    return parts._replace(query="&".join(filter(None, options))).geturl()
 
 
-USER, PASSWORD = "PGUSER", "PGPASSWORD"
-KEY, SECRET_KEY, TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
-
-
-def consensus_with(storage: Storage, credentials: Mapping[str, str]) -> str | None:
-    """Returns the URL that opens a location's consensus store, with its own user if it has one."""
-    url = storage.consensus
-    if url is None or _scheme(url) not in _DATABASES:
-        return url
-    return _with_user(url, credentials.get(USER, ""), credentials.get(PASSWORD, ""))
+def keys_to_open(credentials: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Returns what opens a location with its own credentials, or None if the operator uses its own."""
+    if PASSWORD in credentials and (methods := own_password.methods_of_others()):
+        return {**credentials, AUTH: methods}
+    return credentials or None
 
 
 def of_s3(credentials: Mapping[str, str]) -> Mapping[str, str] | None:
     """Returns those of a location's credentials that are for S3, or None if there are none."""
-    return {name: credentials[name] for name in (KEY, SECRET_KEY, TOKEN) if name in credentials} or None
-
-
-def keys_of(storage: Storage) -> tuple[str, ...]:
-    """Returns the keys of a Secret with which a location is opened.
-
-    They have the names of the environment variables of libpq and AWS.
-    """
-    return tuple(name for pair, further in _pairs_of(storage) for name in (*pair, *further))
+    return s3_keys(credentials) or None
 
 
 def of_storage(storage: Storage, values: Mapping[str, str]) -> dict[str, str]:
-    """Returns those values of a Secret with which the operator opens a location: see `keys_of`.
+    """Returns those values of a Secret with which a location is opened.
 
-    For a store that the Secret has none for, the operator uses its own. Raises `BadInput` for half of a pair:
-    the other half would be the operator's own.
+    Their keys have the names of the environment variables of libpq and AWS. For a store that the Secret has
+    none for, the operator uses its own. Raises `BadInput` for half of a pair: the other half would be the
+    operator's own.
     """
     found: dict[str, str] = {}
     for pair, further in _pairs_of(storage):

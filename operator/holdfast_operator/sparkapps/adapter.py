@@ -63,14 +63,6 @@ class SecretFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretVariables:
-    """A Secret of which these keys become environment variables, if they are there."""
-
-    name: str
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Launch:
     """An attempt to start."""
 
@@ -81,10 +73,10 @@ class Launch:
     attempt: int
     arguments: tuple[str, ...]
     template: SparkTemplate
-    credentials: SecretVariables | None = None
-    """Those of the catalog's stores."""
+    store_keys: SecretFiles | None = None
+    """The keys of the catalog's stores. No pod starts without them."""
     files: tuple[SecretFiles, ...] = ()
-    """The Secrets whose keys become files, each once."""
+    """The Secrets of the job's source, each once."""
 
 
 INGEST: Final = "ingest"

@@ -26,7 +26,6 @@ from holdfast_operator.sparkapps.objects import (
     pod_metadata,
     program,
     secret_environment,
-    secret_mounts,
     secret_volumes,
     selector,
 )
@@ -187,6 +186,7 @@ def _pod(launch: Launch) -> Json:
     settings = {**template.spark_conf, "spark.driver.host": _ALONE}
     memory = f"{one_pod_memory(template)}Mi"
     environment = secret_environment(launch)
+    secrets, mounts = secret_volumes(launch)
     volumes = template.pod.volumes
     if not any(each.mount_path.rstrip("/") == TMP for each in volumes):
         volumes = (*volumes, SparkVolume(name=TMP_VOLUME, mount_path=TMP))
@@ -230,11 +230,11 @@ def _pod(launch: Launch) -> Json:
                         {"name": each.name, "mountPath": each.mount_path, "readOnly": each.read_only}
                         for each in volumes
                     ),
-                    *secret_mounts(launch.files),
+                    *mounts,
                 ],
             }
         ],
-        "volumes": [*(_volume(each) for each in volumes), *secret_volumes(launch.files)],
+        "volumes": [*(_volume(each) for each in volumes), *secrets],
     }
 
 

@@ -2,11 +2,15 @@
 
 Everybody who may write a StorageCollection writes templates. The CRDs refuse what nobody may set. This module
 refuses what depends on the cluster: priorities, which can evict others' pods, and labels and annotations,
-which can mean anything to other controllers.
+which can mean anything to other controllers. It also refuses volumes that would hide the keys that the
+operator mounts.
 """
 
-from collections.abc import Mapping
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Final
 
 from holdfast_operator.api.spark import SparkTemplate
@@ -19,6 +23,12 @@ QUEUES: Final = (
     "yunikorn.apache.org/queue",
 )
 """Labels and annotations that put a job into a queue of Kueue, Volcano or YuniKorn."""
+OWN_FOLDER: Final = "/etc/holdfast"
+"""The folder in a pod below which the operator mounts keys of Secrets."""
+_MOUNTS: Final = re.compile(
+    r"spark[.]kubernetes[.](driver|executor)[.](secrets[.].+|volumes[.].+[.]mount[.]path)"
+)
+"""The settings of Spark whose values are paths in a pod where something is mounted."""
 _ANY: Final = "*"
 _ASK: Final = "remove it, or ask the administrator to allow it ({} of the operator, {} of the chart)"
 
@@ -49,7 +59,17 @@ class TemplateLimits:
                 if not any(_matches(name, each) for each in self.metadata):
                     ask = _ASK.format("--spark-allow-metadata", "spark.allowedMetadata")
                     return f"{place} has {name}, which is not allowed: {ask}"
+        for place, path in _mounts(template):
+            if PurePosixPath(posixpath.normpath("/" + path.lstrip("/"))).is_relative_to(OWN_FOLDER):
+                use = f"mount it elsewhere, because the operator mounts keys below {OWN_FOLDER}"
+                return f"{place} mounts {path}, which is not allowed: {use}"
         return None
+
+
+def _mounts(template: SparkTemplate) -> Iterator[tuple[str, str]]:
+    """Yields where a template mounts volumes and Secrets: the field or setting, and the path."""
+    yield from (("spark.pod.volumes", each.mount_path) for each in template.pod.volumes)
+    yield from ((name, path) for name, path in template.spark_conf.items() if _MOUNTS.fullmatch(name))
 
 
 def _matches(name: str, allowed: str) -> bool:

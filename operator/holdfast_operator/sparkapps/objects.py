@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from holdfast.ingest.credentials import FOLDER
+from holdfast.store_keys import VARIABLE
 from holdfast_operator.api.base import ApiModel
 from holdfast_operator.api.names import (
     API_VERSION,
@@ -44,6 +45,7 @@ from holdfast_operator.sparkapps.adapter import (
     SecretFiles,
     SparkAdapter,
 )
+from holdfast_operator.sparkapps.limits import OWN_FOLDER
 
 Json = dict[str, Any]
 
@@ -61,8 +63,15 @@ CONTAINER_SECURITY: Final[Json] = {
 The root is read-only, so a job can't change the programs of its image.
 """
 
-SECRETS_FOLDER: Final = "/etc/holdfast/secrets"
-"""The folder in a pod with a folder for each Secret whose keys are files."""
+SECRETS_FOLDER: Final = f"{OWN_FOLDER}/secrets"
+"""The folder with a folder for each Secret of the job's source."""
+STORE_KEYS_FOLDER: Final = f"{OWN_FOLDER}/store-keys"
+"""The folder with the keys of the catalog's stores."""
+_READABLE: Final = 0o444
+"""The mode of files with keys. They belong to root, and a template chooses the user and groups of a pod.
+
+Only the one container of the pod mounts them.
+"""
 MANAGED: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 """The label selector for the applications of all objects."""
 TMP: Final = "/tmp"  # noqa: S108 - the pod's own
@@ -239,19 +248,13 @@ def program(launch: Launch) -> str:
 def secret_environment(launch: Launch) -> Json:
     """Returns the container fields for its Secrets. Empty if there are none.
 
-    Of the catalog's Secret, the container gets only the keys for the stores. `envSecretRef` gives all keys.
+    They name the folders of `secret_volumes`. `envSecretRef` gives all keys as variables.
     """
     env: list[Json] = []
     if launch.files:
         env.append({"name": FOLDER, "value": SECRETS_FOLDER})
-    if (own := launch.credentials) is not None:
-        env += [
-            {
-                "name": key,
-                "valueFrom": {"secretKeyRef": {"name": own.name, "key": key, "optional": True}},
-            }
-            for key in own.keys
-        ]
+    if launch.store_keys is not None:
+        env.append({"name": VARIABLE, "value": STORE_KEYS_FOLDER})
     further = launch.template.env_secret_ref
     return {
         **({"env": env} if env else {}),
@@ -259,35 +262,28 @@ def secret_environment(launch: Launch) -> Json:
     }
 
 
-def secret_mounts(files: Sequence[SecretFiles]) -> list[Json]:
-    """Returns the mounts of a container for Secrets whose keys are files."""
-    return [
-        {"name": _volume_name(index), "mountPath": f"{SECRETS_FOLDER}/{each.name}", "readOnly": True}
-        for index, each in enumerate(files)
-    ]
+def secret_volumes(launch: Launch, *, is_driver: bool = True) -> tuple[list[Json], list[Json]]:
+    """Returns the volumes of a pod for Secrets whose keys are files, and the mounts of its container.
 
-
-def secret_volumes(files: Sequence[SecretFiles]) -> list[Json]:
-    """Returns the volumes of a pod for Secrets whose keys are files.
-
-    A pod starts without what is missing, and its job says so. Otherwise the pod would wait for ever.
+    A pod starts without what its source lacks, and its job says so. Otherwise the pod would wait for ever.
+    Without a key of the stores it does not start, because its job could not record what is missing.
     """
-    return [
-        {
-            "name": _volume_name(index),
-            "secret": {
-                "secretName": each.name,
-                "items": [{"key": key, "path": key} for key in each.keys],
-                "optional": True,
-            },
-        }
-        for index, each in enumerate(files)
-    ]
+    volumes: list[Json] = []
+    mounts: list[Json] = []
 
+    def add(name: str, secret: SecretFiles, folder: str, *, is_optional: bool) -> None:
+        items = [{"key": key, "path": key} for key in secret.keys]
+        source = {"secretName": secret.name, "items": items, "defaultMode": _READABLE}
+        volumes.append({"name": name, "secret": {**source, "optional": is_optional}})
+        mounts.append({"name": name, "mountPath": folder, "readOnly": True})
 
-def _volume_name(index: int) -> str:
-    # The name of a Secret may have dots, which the name of a volume may not.
-    return f"holdfast-secret-{index}"
+    if launch.store_keys is not None:
+        add("holdfast-store-keys", launch.store_keys, STORE_KEYS_FOLDER, is_optional=False)
+    for index, each in enumerate(launch.files):
+        if each.shared or is_driver:
+            # The name of a Secret may have dots, which the name of a volume may not.
+            add(f"holdfast-secret-{index}", each, f"{SECRETS_FOLDER}/{each.name}", is_optional=True)
+    return volumes, mounts
 
 
 def pod_metadata(launch: Launch) -> Json:
@@ -335,8 +331,7 @@ def _dumped(model: ApiModel) -> Json:
 def pod_template(launch: Launch, role: str) -> Json:
     """Returns the pod template of a role, `driver` or `executor`. Spark fills in image and command."""
     template = launch.template
-    files = [each for each in launch.files if each.shared or role == "driver"]
-    volumes, mounts = secret_volumes(files), secret_mounts(files)
+    volumes, mounts = secret_volumes(launch, is_driver=role == "driver")
     if not _mounts_tmp(template, role):
         volumes.append({"name": TMP_VOLUME, "emptyDir": {}})
         mounts.append({"name": TMP_VOLUME, "mountPath": TMP})

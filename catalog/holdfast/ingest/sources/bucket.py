@@ -18,6 +18,7 @@ from holdfast.ingest.waits import Waits
 from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, passing
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, read_body
+from holdfast.store_keys import OF_S3, StoreKeys
 from holdfast.text import one_line
 
 
@@ -39,7 +40,7 @@ class Bucket(Files):
         super().__init__(pattern, waits, whole=whole, on_changed=on_changed, raw=raw, lexical=lexical)
         self._is_checked = False
         self._place = place
-        credentials = None if secret is None else secret.read()
+        credentials = StoreKeys.of_process(OF_S3) if secret is None else secret.read()
         self._session = S3Session(place, answer_s=ANSWER_S, reads=True, credentials=credentials)
 
     @property

@@ -33,6 +33,7 @@ from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
 from holdfast.ingest.spec import PARTS, START, CollectionSourceSpec, IngestSpec
 from holdfast.persist import PersistClient, PersistConfig, Progress, Updates
 from holdfast.persist.stores import Location
+from holdfast.store_keys import OF_S3, StoreKeys
 
 PARTITION: Final = "0"
 """The one partition of the source."""
@@ -148,6 +149,8 @@ class CollectionSource:
                 consensus=spec.consensus or None,
                 create=False,
                 retry_s=config.retry_deadline_s,
+                # The password of one Postgres server is not for another one.
+                credentials=StoreKeys.of_process(OF_S3),
             )
             client = PersistClient(location, config=config)
         except (StorageError, BadInput) as error:

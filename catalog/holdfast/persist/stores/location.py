@@ -76,8 +76,8 @@ class Location:
         """Open the location at `url`, or the location that consists of the stores `blob` and `consensus`.
 
         `url` may be the name of a location, such as `@prod` (see `holdfast.locations`).
-        `metrics` counts the calls, and `cache` keeps blobs. `credentials` are for S3, and have the names of
-        AWS's environment variables (default: the environment). For `retry_s` seconds, the stores retry the
+        `metrics` counts the calls, and `cache` keeps blobs. `credentials` have the names of the environment
+        variables of AWS and libpq (default: the environment). For `retry_s` seconds, the stores retry the
         calls that `retry` lists for a client's stores.
 
         Without `create`, or with `read_only`, a missing location raises `StoreUnreachable`. With `read_only`,

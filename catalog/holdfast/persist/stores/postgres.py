@@ -161,16 +161,22 @@ _RESTART: Final = """WITH locked AS MATERIALIZED (
 class PostgresConsensus(Consensus):
     """The logs in one schema of a Postgres database (13 or newer). With `create`, the schema is made.
 
-    `url` is a URL for `PostgresAddress.parse`. `pool_size` is the most connections that the store opens.
-    Raises `BadInput` if the URL is invalid, `StoreUnreachable` if the server can't be reached or the schema
-    is missing, and `VersionTooNew` or `Deprecated` if the schema has another format. With `read_only` nothing
-    is written.
+    `url` is a URL for `PostgresAddress.parse`, and `credentials` are its keys. `pool_size` is the most
+    connections that the store opens. Raises `BadInput` if the URL is invalid, `StoreUnreachable` if the
+    server can't be reached or the schema is missing, and `VersionTooNew` or `Deprecated` if the schema has
+    another format. With `read_only` nothing is written.
     """
 
     def __init__(
-        self, url: str, *, create: bool = True, read_only: bool = False, pool_size: int = POOL_SIZE
+        self,
+        url: str,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        pool_size: int = POOL_SIZE,
+        credentials: Mapping[str, str] | None = None,
     ) -> None:
-        self._address: Final = PostgresAddress.parse(url)
+        self._address: Final = PostgresAddress.parse(url, keys=credentials)
         self._read_only: Final = read_only
         schema = sql.Identifier(self._address.schema)
         self._sql: Final = _Statements(schema)

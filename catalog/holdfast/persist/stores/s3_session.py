@@ -10,7 +10,7 @@ Invariants:
   a second is not repeated here. So a service that hangs delays a request by `answer_s` seconds. The deadline
   of the caller decides whether there is another one.
 - Credentials come from the caller, or else from the environment and the AWS configuration. No message
-  contains any.
+  contains any. Those in files (`StoreKeys`) are read again for each request.
 """
 
 import base64
@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import google_crc32c
 from botocore.awsrequest import (
@@ -34,12 +34,14 @@ from botocore.awsrequest import (
     AWSHTTPSConnectionPool,
 )
 from botocore.config import Config
-from botocore.exceptions import ResponseStreamingError
+from botocore.credentials import Credentials, ReadOnlyCredentials
+from botocore.exceptions import PartialCredentialsError, ResponseStreamingError
 from botocore.loaders import create_loader
 from botocore.session import Session
 
 from holdfast.persist.stores.s3_errors import FAILURES, cause, passing, refused, unreachable
 from holdfast.persist.stores.s3_place import S3Place
+from holdfast.store_keys import KEY, SECRET_KEY, TOKEN, s3_keys
 
 T = TypeVar("T")
 
@@ -87,7 +89,7 @@ class S3Session:
         self._threads: Final = threads
         self.base: Final = place.prefix + "/" if place.prefix else ""
         self._answer_s: Final = answer_s
-        self._credentials: Final = {name.lower(): value for name, value in (credentials or {}).items()}
+        self._credentials: Final = credentials
         try:
             self._connections = self._connect()
         except FAILURES as error:
@@ -143,11 +145,12 @@ class S3Session:
         # Each client has its own session, because a session is not safe to use from several threads.
         session = Session()
         session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
+        if s3_keys(self._credentials):
+            session.register_component("credential_provider", _Given(self._credentials))
         client = session.create_client(
             "s3",
             endpoint_url=place.endpoint,
             region_name=place.region or (None if place.endpoint is None else "us-east-1"),
-            **self._credentials,
             config=Config(
                 connect_timeout=_CONNECT_S,
                 read_timeout=self._answer_s,
@@ -161,6 +164,23 @@ class S3Session:
         _bound_answers(client)
         threads = ThreadPoolExecutor(self._threads, thread_name_prefix="holdfast-s3")
         return _Connections(os.getpid(), client, threads)
+
+
+class _Given(Credentials):  # type: ignore[misc]
+    """The caller's credentials, which the client library asks for whenever it signs a request."""
+
+    def __init__(self, given: Mapping[str, str] | None) -> None:
+        super().__init__("", "", method="explicit")
+        self._given: Final = given
+
+    def load_credentials(self) -> Self:
+        return self
+
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
+        found = s3_keys(self._given)
+        if lacking := [name for name in (KEY, SECRET_KEY) if name not in found]:
+            raise PartialCredentialsError(provider=self.method, cred_var=lacking[0])
+        return ReadOnlyCredentials(found[KEY], found[SECRET_KEY], found.get(TOKEN))
 
 
 def _bound_answers(client: Any) -> None:

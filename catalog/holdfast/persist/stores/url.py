@@ -55,7 +55,7 @@ def open_stores(
 ) -> tuple[Blob, Consensus]:
     """Open both stores of a location. Raises `BadInput` unless you give either `url` or both others.
 
-    `credentials` are for S3, and have the names of AWS's environment variables (default: the environment).
+    `credentials` have the names of the environment variables of AWS and libpq (default: the environment).
     """
     for given in (url, blob, consensus):
         if given is not None and not isinstance(given, str):
@@ -223,7 +223,7 @@ def open_consensus(
     store, hints name the location.
     """
     if url.partition("://")[0] in _POSTGRES:
-        return _open_postgres(url, create=create, read_only=read_only)
+        return _open_postgres(url, create=create, read_only=read_only, credentials=credentials)
     parts = _split(url, "consensus", _CONSENSUS_FORMS)
     if parts.scheme == "memory":
         return _memory_log(parts)
@@ -240,10 +240,10 @@ def open_consensus(
     return SqliteConsensus(_path(parts, "consensus"), create=create, read_only=read_only)
 
 
-def _open_postgres(url: str, *, create: bool, read_only: bool) -> Consensus:
+def _open_postgres(url: str, *, create: bool, read_only: bool, credentials: Credentials) -> Consensus:
     with needs("postgres", "a postgresql:// URL"):
         from holdfast.persist.stores.postgres import PostgresConsensus
-    return PostgresConsensus(url, create=create, read_only=read_only)
+    return PostgresConsensus(url, create=create, read_only=read_only, credentials=credentials)
 
 
 def _check_creatable(folder: Path, log: Path, arguments: str) -> None:

@@ -13,6 +13,7 @@ from holdfast.collections.snapshots.folder import SnapshotFolder
 from holdfast.collections.snapshots.locate import folder_at
 from holdfast.collections.snapshots.manifest import MANIFEST_NAME, SnapshotManifest
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.store_keys import OF_S3, StoreKeys
 
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 
@@ -50,7 +51,7 @@ def publish(folder: SnapshotFolder, manifest: SnapshotManifest) -> None:
 
 def discard_earlier(destination: str, job_id: str, attempt: int) -> None:
     """After `attempt` has committed, remove what earlier attempts left."""
-    above = folder_at(destination).below(job_id)
+    above = _destination(destination).below(job_id)
     for name in above.folders():
         match = _ATTEMPT.fullmatch(name)
         if match and int(match[1]) < attempt:
@@ -59,4 +60,9 @@ def discard_earlier(destination: str, job_id: str, attempt: int) -> None:
 
 def folder_of(destination: str, job_id: str, attempt: int) -> SnapshotFolder:
     """The folder of an attempt, whether it exists or not. Raises `BadInput` for an invalid destination."""
-    return folder_at(destination).below(job_id).below(f"attempt-{attempt}")
+    return _destination(destination).below(job_id).below(f"attempt-{attempt}")
+
+
+def _destination(url: str) -> SnapshotFolder:
+    # In tasks too, each process reads the keys itself.
+    return folder_at(url, StoreKeys.of_process(OF_S3))

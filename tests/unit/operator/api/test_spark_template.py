@@ -166,6 +166,30 @@ def test_the_administrator_decides_what_depends_on_the_cluster(
         assert "ask the administrator" in found
 
 
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        ("/etc/holdfast", True),
+        ("/etc/holdfast/store-keys/", True),
+        ("//etc//holdfast/../holdfast/secrets/kafka", True),
+        ("/etc/holdfast-more", False),
+        ("/etc", False),
+        ("/data/etc/holdfast", False),
+    ],
+)
+def test_no_volume_hides_the_keys_that_the_operator_mounts(path: str, refused: bool) -> None:
+    names = (
+        "spark.kubernetes.driver.secrets.mine",
+        "spark.kubernetes.executor.volumes.emptyDir.x.mount.path",
+    )
+    for place, spark in (
+        ("spark.pod.volumes", {"pod": {"volumes": [{"name": "x", "mountPath": path}]}}),
+        *((name, {"sparkConf": {name: path}}) for name in names),
+    ):
+        found = TemplateLimits().objection(template(**spark)) or ""
+        assert found.startswith(f"{place} mounts {path}, which is not allowed") is refused
+
+
 def test_a_template_of_a_catalog_that_this_operator_does_not_know_is_named() -> None:
     body: dict[str, Any] = {"metadata": {}, "spec": {"spark": {"driver": {"gpus": 1}}}}
     found, text = parse_part(SparkTemplate, body, "spark")

@@ -32,7 +32,7 @@ from holdfast_operator.places.credentials import (
 )
 from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.storage import RefusedLocation, Storage, consensus_with
+from holdfast_operator.places.storage import RefusedLocation, Storage, keys_to_open
 from unit.operator.engine.oneobject import KEY, OneObject, services
 
 MINE = ObjectKey(Kind.CATALOG, "shop", "demo")
@@ -237,9 +237,18 @@ def test_a_storage_gets_those_values_of_its_secret_that_are_for_its_stores() -> 
     assert read(there, {"url": "s3://b/x"}).storage == OF_S3
     assert read(there, {"url": "file:///x"}).storage == {}
     assert "planted" not in repr(read(there, BOTH))
-    url = consensus_with(Storage(**BOTH), read(there, BOTH).storage)
-    assert url == "postgresql://shop:planted-7f3a@db/shop"
-    assert consensus_with(Storage(**BOTH), {}) == BOTH["consensus"]
+    assert keys_to_open(read(there, BOTH).storage) == {**OF_POSTGRES, **OF_S3}
+    assert keys_to_open({}) is None
+
+
+def test_the_server_of_a_catalogs_own_password_may_choose_how_it_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the operator's own password is only ever proven."""
+    monkeypatch.setenv("PGREQUIREAUTH", "scram-sha-256,none")
+    methods = {"PGREQUIREAUTH": "password,md5,scram-sha-256,none"}
+    assert keys_to_open(OF_POSTGRES) == OF_POSTGRES | methods
+    assert keys_to_open(OF_S3) == OF_S3
 
 
 @pytest.mark.parametrize(

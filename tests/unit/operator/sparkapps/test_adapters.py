@@ -30,7 +30,6 @@ from holdfast_operator.sparkapps.adapter import (
     LaunchRefused,
     NotInstalled,
     SecretFiles,
-    SecretVariables,
 )
 from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
@@ -95,6 +94,11 @@ def pods(body: Json) -> list[Json]:
     return [spec[role]["template"]["spec"] for role in ("driver", "executor")]
 
 
+def pod_specs(body: Json) -> list[Json]:
+    """The specs of pods: of driver and executor, or the one of both."""
+    return [template["spec"] for template in pod_templates(body)]
+
+
 @each_adapter
 def test_an_attempt_is_found_by_its_labels_and_owned_by_its_object(each: ObjectAdapter) -> None:
     metadata = each.body(LAUNCH)["metadata"]
@@ -118,21 +122,41 @@ def test_an_object_of_somebody_else_is_no_attempt(each: ObjectAdapter) -> None:
 @each_adapter
 def test_secrets_are_named_and_never_carried(each: ObjectAdapter) -> None:
     given = with_template(envSecretRef={"name": "more"})
-    for part in containers(each.body(replace(given, credentials=SecretVariables("keys", ("PGUSER",))))):
+    for part in containers(each.body(given)):
         assert part["envFrom"] == [{"secretRef": {"name": "more"}}]
-        source = {"secretKeyRef": {"name": "keys", "key": "PGUSER", "optional": True}}
-        assert {"name": "PGUSER", "valueFrom": source} in part["env"]
     for part in containers(each.body(LAUNCH)):
         assert "envFrom" not in part
-        assert all("valueFrom" not in one for one in part.get("env", ()))
+
+
+STORE_KEYS = SecretFiles("shop.stores", ("PGUSER", "PGPASSWORD"), shared=True)
+
+
+@each_adapter
+def test_the_keys_of_the_stores_are_files_in_each_pod_and_no_variables(each: ObjectAdapter) -> None:
+    body = each.body(replace(LAUNCH, store_keys=STORE_KEYS))
+    for pod in pod_specs(body):
+        (part,) = pod["containers"]
+        assert {"name": "HOLDFAST_STORE_KEYS", "value": "/etc/holdfast/store-keys"} in part["env"]
+        assert all("valueFrom" not in one for one in part["env"])
+        (mount,) = (one for one in part["volumeMounts"] if one["mountPath"] == "/etc/holdfast/store-keys")
+        assert mount["readOnly"] is True
+        (volume,) = (one for one in pod["volumes"] if one["name"] == mount["name"])
+        # A missing key keeps the pod from starting. Any user whom a template chooses may read the files.
+        assert volume["secret"] == {
+            "secretName": "shop.stores",
+            "items": [{"key": "PGUSER", "path": "PGUSER"}, {"key": "PGPASSWORD", "path": "PGPASSWORD"}],
+            "defaultMode": 0o444,
+            "optional": False,
+        }
+    assert str(body).count("PGPASSWORD") == 2 * len(pod_specs(body))
+    assert "HOLDFAST_STORE_KEYS" not in str(each.body(LAUNCH))
 
 
 @each_adapter
 def test_the_keys_of_secrets_are_files_of_those_who_need_them(each: ObjectAdapter) -> None:
     files = (SecretFiles("registry.v1", ("password",), shared=False), SecretFiles("kafka", ("a", "b"), True))
     body = each.body(replace(LAUNCH, files=files))
-    specs = [body["spec"]["template"]["spec"]] if body["kind"] == "Job" else pods(body)
-    for role, spec in zip(("driver", "executor"), specs, strict=False):
+    for role, spec in zip(("driver", "executor"), pod_specs(body), strict=False):
         (part,) = spec["containers"]
         assert {"name": "HOLDFAST_SECRETS", "value": "/etc/holdfast/secrets"} in part["env"]
         volumes = {one["name"]: one["secret"] for one in spec["volumes"] if "secret" in one}
@@ -166,9 +190,8 @@ def test_every_pod_is_of_the_restricted_profile(each: ObjectAdapter) -> None:
 def test_a_pod_can_write_to_its_temporary_folder_though_its_root_is_read_only(each: ObjectAdapter) -> None:
     def temporary(body: dict[str, Any]) -> list[list[str]]:
         """For each pod, the kinds of the volumes that its template mounts at /tmp."""
-        specs = [body["spec"]["template"]["spec"]] if body["kind"] == "Job" else pods(body)
         found = []
-        for spec in specs:
+        for spec in pod_specs(body):
             kinds = {
                 one["name"]: next(key for key in one if key != "name") for one in spec.get("volumes", ())
             }
