@@ -173,6 +173,17 @@ def test_the_credentials_come_from_a_secret(
         objects.fed(tmp_path, secretRef={"name": "bucket"})
 
 
+def test_without_a_secret_the_keys_of_the_collections_own_stores_count(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minio: Minio
+) -> None:
+    objects.put("a", b'{"id": 1, "name": "Ada"}\n')
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "another")
+        (tmp_path / name).write_text(minio.credentials[name])
+    monkeypatch.setenv("HOLDFAST_STORE_KEYS", str(tmp_path))
+    assert objects.fed(tmp_path) == {(1, "Ada"): 1}
+
+
 def test_a_path_is_a_folder_or_an_s3_url() -> None:
     with pytest.raises(BadInput, match=r"source\.files\.path must be the path of a folder, or s3://bucket"):
         parse({"files": {"path": "https://bucket/orders"}, "format": {"json": {}}})
