@@ -216,6 +216,9 @@ VARIABLES: Mapping[str, str] = {
     "HOLDFAST_CONFIG": "The file that names locations. Default: `~/.config/holdfast/config.toml`.",
     "HOLDFAST_SECRETS": "The folder of the Secrets that a `source` names. It has a folder for each of them, "
     "with a file for each key. The operator sets it in the pods of Spark jobs.",
+    "HOLDFAST_STORE_KEYS": "The folder with the keys that Spark opens locations with, instead of the "
+    "environment. It has a file for each key, named like its variable. The operator sets it in the pods of "
+    "Spark jobs.",
     "JAVA_HOME, SPARK_*": "In the pods of Spark jobs: set by Spark and by the image.",
 }
 """The environment variables of the library and the operator, by name."""

@@ -118,8 +118,7 @@ def run_program(spec: JobSpec, folder: Path, scratch: Path, *more: str) -> Seen:
             child.wait()
     events = b"".join(path.read_bytes() for path in (scratch / "events").rglob("*") if path.is_file())
     written = b"".join(path.read_bytes() for path in home.glob("work/**/std*"))
-    text = (log.read_bytes() + events + written).decode(errors="replace")
-    assert "SparkListenerEnvironmentUpdate" in text
+    text = (events + written + log.read_bytes()).decode(errors="replace")
     return Seen(child.returncode, text, found)
 
 
@@ -182,6 +181,7 @@ def test_a_job_works_with_keys_that_no_process_of_it_shows(
     spec = order(kind, minio.endpoint)
     seen = run_program(spec, stores.folder, tmp_path)
     assert seen.code == 0, seen.output[-3000:]
+    assert "SparkListenerEnvironmentUpdate" in seen.output
     assert seen.environments.keys() == {"driver", "driver's JVM", "executor", "worker"}
     for process, texts in seen.environments.items():
         for text in texts:

@@ -342,8 +342,8 @@ class SparkOverride(ApiModel):
     spark_conf: SparkConf = _spark_conf(_MOST_OF_A_JOB)
     env_secret_ref: LocalReference | None = Field(
         default=None,
-        description="A Secret whose keys become environment variables of driver and executors, in addition "
-        "to those of the catalog's credentials.",
+        description="A Secret whose keys become environment variables of driver and executors. The keys of "
+        "the catalog's stores are files in their pods, and need no mention here.",
     )
     start_deadline: Annotated[Duration, between("5s", "1d")] = Field(
         default="5m",
