@@ -1,6 +1,7 @@
 """Secrets of a job stay in Secrets: no object, Event, log or argument of the operator has their values."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.collections import StorageController
+from holdfast.persist import PersistClient
+from testbed.minio import Minio
+from testbed.postgres import USER, PostgresServer
 from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
 from testbed.sparkoperator import install_crd
 
@@ -89,3 +94,69 @@ def test_an_application_names_its_image_and_secrets_and_nothing_shows_their_valu
     told = everything(world) + operator.log.read_text()
     assert application["metadata"]["uid"] in told
     assert "planted" not in told
+
+
+@pytest.mark.spark
+@pytest.mark.s3
+@pytest.mark.postgres
+@pytest.mark.parametrize("face", [KUBEFLOW, APACHE, PODS], ids=("kubeflow", "apache", "job"))
+def test_a_job_opens_the_stores_of_its_catalog_with_keys_in_files(
+    world: Any,
+    drivers: Path,
+    make_catalog: Make,
+    make_collection: Make,
+    minio: Minio,
+    postgres: PostgresServer,
+    face: Face,
+) -> None:
+    """Real drivers, whose environment has nothing but what the pod template gives them."""
+    adapter = {KUBEFLOW: "kubeflow", APACHE: "apache", PODS: "job"}[face]
+    kind = {KUBEFLOW: "sparkapplications", APACHE: "sparkapplications.spark.apache.org", PODS: "jobs"}[face]
+    nothing = {"PGPASSFILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
+    operator = world.start(f"--spark-adapter={adapter}", environment=nothing)
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    keys = {name: minio.credentials[name] for name in names}
+    keys |= {"PGUSER": USER, "PGPASSWORD": postgres.password}
+    keep_secret(world, "stores", {**keys, "KAFKA_PASSWORD": "not for this job"})
+    bucket = minio.make_bucket()
+    with postgres.database() as database:
+        place = {
+            "blob": f"s3://{bucket}/lake?endpoint={minio.endpoint}",
+            "consensus": f"postgresql://{postgres.address}:{postgres.port}/{database}",
+        }
+        there = make_catalog(storage={**place, "credentialsSecretRef": {"name": "stores"}})
+        world.apply(there, make_collection(spark={"serviceAccount": "default"}))
+        world.wait_ready("catalog/demo", "storagecollection/flights")
+        with (
+            PersistClient.open(**place, credentials=keys) as client,
+            StorageController(client) as controller,
+        ):
+            id_ = world.status("storagecollection/flights")["collectionId"]
+            writer = controller.writer(id_, purpose="test")
+            writer.append(pa.table({"id": [1, 2], "note": ["x", "y"]}), writer.upper(), 51)
+        world.apply(
+            {
+                "apiVersion": "holdfast.dev/v1alpha1",
+                "kind": "CollectionSnapshot",
+                "metadata": {"name": "one"},
+                "spec": {
+                    "collectionRef": {"name": "flights"},
+                    "destination": f"s3://{bucket}/out?endpoint={minio.endpoint}",
+                },
+            }
+        )
+        world.wait_ready("collsnap/one")
+        found = minio.client.list_objects_v2(Bucket=bucket, Prefix="out/")["Contents"]
+        assert [each["Key"] for each in found if each["Key"].endswith("_manifest.json")]
+        (application,) = applications(world, kind)
+        wanted = json.dumps(application)
+        for name in keys:
+            assert f'"key": "{name}"' in wanted
+            assert f'"name": "{name}"' not in wanted
+        assert "KAFKA_PASSWORD" not in wanted
+        told = everything(world) + operator.log.read_text()
+        told += "".join(path.read_text(errors="replace") for path in drivers.rglob("*.log"))
+        assert "driver" in told
+        assert keys["AWS_SECRET_ACCESS_KEY"] not in told
+        assert keys["PGPASSWORD"] not in told
+        world.delete("collsnap/one", "storagecollection/flights", "catalog/demo")

@@ -29,6 +29,7 @@ from holdfast_operator.places.credentials import (
     decoded,
     forget_secrets,
     missing_secret,
+    store_keys_of,
 )
 from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
@@ -239,6 +240,32 @@ def test_a_storage_gets_those_values_of_its_secret_that_are_for_its_stores() -> 
     assert "planted" not in repr(read(there, BOTH))
     assert keys_to_open(read(there, BOTH).storage) == {**OF_POSTGRES, **OF_S3}
     assert keys_to_open({}) is None
+
+
+def keys_in(found: dict[str, Any] | None, urls: dict[str, str], name: str | None = "keys") -> tuple[str, ...]:
+    class Secrets:
+        async def get_of(self, _type: Any, _namespace: str, asked: str) -> dict[str, Any]:
+            assert asked == "keys"
+            if found is None:
+                raise Gone
+            return found
+
+    kube: Any = Secrets()
+    return asyncio.run(store_keys_of(kube, MINE, Storage(**urls, secret=name)))
+
+
+def test_a_job_gets_those_keys_of_its_catalogs_secret_that_open_its_stores() -> None:
+    there = secret(**OF_POSTGRES, **OF_S3, KAFKA_PASSWORD="x")
+    assert set(keys_in(there, BOTH)) == {*OF_POSTGRES, *OF_S3}
+    assert set(keys_in(there, {"url": "s3://b/x"})) == {*OF_S3}
+    assert set(keys_in(secret(**OF_S3, AWS_SESSION_TOKEN="t"), BOTH)) == {*OF_S3, "AWS_SESSION_TOKEN"}
+    assert keys_in(there, {"url": "file:///x"}) == ()
+    assert keys_in(None, BOTH, None) == ()
+    with pytest.raises(BadInput, match="Secret 'keys' has PGPASSWORD, but not PGUSER"):
+        keys_in(secret(PGPASSWORD="x"), BOTH)
+    with pytest.raises(SecretNotFound, match="Secret 'keys' is not in this namespace") as missing:
+        keys_in(None, BOTH)
+    assert missing.value.hint == "create it or correct spec.storage.credentialsSecretRef of Catalog 'demo'"
 
 
 def test_the_server_of_a_catalogs_own_password_may_choose_how_it_is_checked(
