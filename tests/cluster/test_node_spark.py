@@ -28,7 +28,9 @@ pytestmark = [pytest.mark.node, pytest.mark.helm, pytest.mark.s3, pytest.mark.po
 Json = dict[str, Any]
 
 FLIGHTS: Final = "storagecollection/flights"
-PLACE: Final[Json] = {"image": SPARK, "imagePullPolicy": "Never", "envSecretRef": {"name": "stores"}}
+PLACE: Final[Json] = {"image": SPARK, "imagePullPolicy": "Never"}
+OWN_KEYS: Final[Json] = {"spec": {"storage": {"credentialsSecretRef": {"name": "stores"}}}}
+"""With them, the pods of jobs have the keys of the stores, in files and nowhere else."""
 TEMPLATE: Final[Json] = {
     "driver": {"memory": "512Mi"},
     "executor": {"memory": "512Mi"},
@@ -58,6 +60,8 @@ os.kill(-1, signal.SIGKILL)
 @pytest.fixture(scope="module")
 def installed(node: NodeCluster) -> Iterator[Installed]:
     with release(node, spark={"serviceAccount": {"create": True}}) as there:
+        there.kubectl("patch", "catalog/demo", "--type=merge", f"--patch={json.dumps(OWN_KEYS)}")
+        there.wait_ready("catalog/demo", FLIGHTS)
         yield there
 
 
