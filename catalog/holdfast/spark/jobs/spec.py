@@ -1,7 +1,8 @@
 """The work order of a Spark job: one JSON object, checked as a whole before anything starts.
 
 A spec gives the job and the attempt, so that a process can be distinguished from an older process of the
-same job. A spec contains no secrets: a job gets its credentials from its environment.
+same job. A spec contains no secrets: a job has its keys in files (`holdfast.store_keys`), or in its
+environment.
 """
 
 import dataclasses
@@ -122,9 +123,9 @@ class SnapshotSpec(JobSpec):
     """Write a collection as of one time to Parquet, into a folder or as the contents of an Iceberg table.
 
     Exactly one of `destination` and `iceberg` must be given. `destination` is a folder that the driver and
-    the executors share: an absolute path, `file:///...`, or `s3://bucket/prefix?endpoint=...&region=...`
-    with credentials from the environment. If `as_of` is None, the job uses the time in its record. If the
-    record has none either, it uses the latest complete time when the driver starts. Set `as_of` if two
+    the executors share: an absolute path, `file:///...`, or `s3://bucket/prefix?endpoint=...&region=...`,
+    which is opened with the job's keys for S3. If `as_of` is None, the job uses the time in its record. If
+    the record has none either, it uses the latest complete time when the driver starts. Set `as_of` if two
     attempts must write the same rows. A task writes at most one file.
     """
 
