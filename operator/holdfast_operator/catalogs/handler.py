@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from holdfast.errors import (
     BadInput,
@@ -68,7 +68,7 @@ from holdfast_operator.engine.queue import Result
 from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting, kept_fields
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status_writer import is_ready, timestamp
-from holdfast_operator.engine.steps import Decision, Settle, reconciling, stalled
+from holdfast_operator.engine.steps import Decision, Settle, Wait, reconciling, stalled
 from holdfast_operator.places.credentials import Credentials, SecretNotFound, credentials_of, forget_secrets
 from holdfast_operator.places.long_calls import UnderWay
 from holdfast_operator.places.storage import (
@@ -81,6 +81,10 @@ from holdfast_operator.places.storage import (
 )
 
 log = logging.getLogger(__name__)
+
+_UNSHOWN_SECONDS: Final = 30.0
+"""Seconds for which a Catalog that is shown as Ready stays so while it opens. After a restart, many Catalogs
+open at once. Without this, each that takes a few seconds would get a second status and a second Event."""
 
 
 class Conducted(Protocol):
@@ -114,6 +118,8 @@ class CatalogHandler(Handler[CatalogView]):
         self._connections = Connections(services.kube)
         self._templates: dict[ObjectKey, Json | None] = {}
         """The template of Spark jobs in each spec. The collections read it when they are reconciled."""
+        self._opening: dict[ObjectKey, float] = {}
+        """When each open in progress was first waited for."""
 
     async def observe(self, key: ObjectKey, body: Json) -> CatalogView:
         """Reads the spec, the Secret, the store, and the Catalog's dependents. Raises `Fenced`."""
@@ -226,6 +232,7 @@ class CatalogHandler(Handler[CatalogView]):
         rivals = self._cache.rivals_of(key)
         self._cache.drop(key)
         self._templates.pop(key, None)
+        self._opening.pop(key, None)
         self.services.metrics.forget(key.namespace, key.name)
         self._stores.note_void(key, void=False)
         self._connections.forget(key)
@@ -277,7 +284,7 @@ class CatalogHandler(Handler[CatalogView]):
                 observers = await observers_of(self.services.kube, self._cache, self._settings, key)
             await self._stores.open(key, opening, credentials, observers)
         except UnderWay as wait:
-            raise Halt(self._soon(wait, await self._opening_since(key, wait, opening))) from None
+            raise Halt(await self._while_opening(key, body, opening, wait)) from None
         except (ShardFinalized, NothingThere, OwnedByAnother, ObservedByAnother) as error:
             if opening.observed and isinstance(error, NothingThere):
                 raise Halt(catalog.awaiting_writer(self._settings.rhythm)) from None
@@ -301,6 +308,7 @@ class CatalogHandler(Handler[CatalogView]):
             raise Halt(takeovers.shut_out(error, opening)) from None
         except EpochWentBack as error:
             raise Halt(self._went_back(body, opening, error.found, error.least)) from None
+        self._opening.pop(key, None)
         facts = await self._facts(key)
         if facts is not None and opening.observed:
             log.info("observed; written by %s", facts.holder)
@@ -311,6 +319,16 @@ class CatalogHandler(Handler[CatalogView]):
             await self.services.events.post(key, body["metadata"]["uid"], note)
             await self._tell_upgrade(key, body)
         self._wake_dependents(key)
+
+    async def _while_opening(
+        self, key: ObjectKey, body: Json, opening: Opening, wait: UnderWay
+    ) -> Settle | Wait:
+        """Returns what to show while an open is in progress. At first, a Ready Catalog stays Ready."""
+        now = self.services.clock.monotonic()
+        unshown = self._opening.setdefault(key, now) + _UNSHOWN_SECONDS - now
+        if unshown > 0 and is_ready(body.get("status", {})):
+            return Wait(min(unshown, self._settings.rhythm.unsteady))
+        return self._soon(wait, await self._opening_since(key, wait, opening))
 
     def _soon(self, wait: UnderWay, health: Health) -> Settle:
         """Returns what to show while a call is in progress. The Catalog is reconciled when the call ends."""

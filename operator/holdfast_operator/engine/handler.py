@@ -75,8 +75,8 @@ class Services:
 class Halt(Exception):
     """Ends a reconciliation with this outcome. `observe` and `apply` raise it."""
 
-    def __init__(self, outcome: Settle) -> None:
-        super().__init__(outcome.health.message)
+    def __init__(self, outcome: Settle | Wait) -> None:
+        super().__init__(str(outcome))
         self.outcome = outcome
 
 
