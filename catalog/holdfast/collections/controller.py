@@ -22,7 +22,7 @@ from holdfast.collections.feeds import ended_feeds, refuse_feeding
 from holdfast.collections.first_rows import FirstRows
 from holdfast.collections.frontiers import common_upper, uppers_together
 from holdfast.collections.hydration import Hydration
-from holdfast.collections.job_commands import JobCommands
+from holdfast.collections.job_commands import JobCommands, jobs_of
 from holdfast.collections.metadata import METADATA_SCHEMA, first_rendition
 from holdfast.collections.pipeline import prepare_pipeline
 from holdfast.collections.reader import CollectionReader
@@ -36,6 +36,7 @@ from holdfast.collections.record.collection_transitions import (
     rename_column,
     retain_collection,
 )
+from holdfast.collections.record.jobs import JobRecord
 from holdfast.collections.record.spec import (
     FIRST_RENDITION,
     CollectionInfo,
@@ -451,6 +452,25 @@ class StorageController(JobCommands):
             return [_usable(state.find(each)) for each in ids]
 
         return uppers_together(listed, self.client.recent_uppers) if ids else {}
+
+    def read_together(
+        self, collection_id: str
+    ) -> tuple[CollectionInfo, tuple[JobRecord, ...], dict[str, int]]:
+        """The record, the jobs, and the uppers of the shards of a collection at one moment (linearized).
+
+        The shards are the metadata shard and those of the live renditions; none if the collection is dropped.
+        `PersistClient.known` then has their versions of that moment, or later ones. Needs one read of the
+        consensus store unless the records have changed. Raises `CollectionNotFound`.
+        """
+
+        def shards(state: ControllerState) -> Sequence[str]:
+            info = state.collections.get(collection_id)
+            if info is None or info.state is CollectionState.DROPPED:
+                return ()
+            return info.metadata_shard, *info.data_shards
+
+        state, uppers = self._log.sync_with(shards)
+        return state.find(collection_id), jobs_of(state, collection_id), uppers
 
     def hydrate(self, id_or_name: str, rendition_id: str, *, progress: OnProgress | None = None) -> int:
         """Fill a rendition of recipe COPY from the collection, in this process. Returns its upper afterwards.

@@ -101,6 +101,21 @@ class ControllerLog:
                     self._follow(upper)
             return self._state
 
+    def sync_with(
+        self, shards: Callable[[ControllerState], Sequence[str]]
+    ) -> tuple[ControllerState, dict[str, int]]:
+        """The records and the uppers of these shards, as of one moment. One read unless the records change.
+
+        `shards` is called with the records that are known so far.
+        """
+        self._owner.check("this storage controller")
+        with self._lock:
+            while True:
+                uppers = self._client.recent_uppers([self.shard_id, *shards(self._state)])
+                if uppers.pop(self.shard_id) <= self._upper:
+                    return self._state, uppers
+                self.sync()
+
     def commit(
         self,
         transition: Callable[[ControllerState], Outcome[T]],

@@ -114,6 +114,16 @@ def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], rea
             return CollectionView(info, promised, uppers, upper)
 
 
+def look_together(info: CollectionInfo, uppers: Mapping[str, int]) -> CollectionView:
+    """The state of a collection at one moment: from its record and the uppers of its shards at that moment.
+
+    Raises `TornRendition` if the shards of a rendition have different uppers.
+    """
+    held = _held_uppers(info, lambda shards: {shard: uppers[shard] for shard in shards})
+    promised = uppers[info.metadata_shard]
+    return CollectionView(info, promised, held, _upper(info, held, promised))
+
+
 def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Uppers) -> int:
     """The common upper of all shards of a rendition (linearized). Needs one read unless somebody writes.
 
@@ -155,13 +165,7 @@ def uppers_together(listed: Callable[[], Sequence[CollectionInfo]], read: Uppers
         ]:
             break
 
-    def known(shards: Sequence[str]) -> Mapping[str, int]:
-        return {shard: uppers[shard] for shard in shards}
-
-    return {
-        info.collection_id: _upper(info, _held_uppers(info, known), uppers[info.metadata_shard])
-        for info in infos
-    }
+    return {info.collection_id: look_together(info, uppers).upper for info in infos}
 
 
 def _upper(info: CollectionInfo, uppers: Mapping[str, int], promised: int) -> int:

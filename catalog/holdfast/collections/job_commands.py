@@ -143,9 +143,7 @@ class JobCommands:
 
     def jobs(self, object_id: str | None = None) -> tuple[JobRecord, ...]:
         """The records of all jobs, or of the jobs of one object, oldest first."""
-        known = list(self._log.sync().jobs.values())
-        chosen = [job for job in known if object_id in {None, job.object_id}]
-        return tuple(sorted(chosen, key=lambda job: (job.started_ms, job.job_id)))
+        return jobs_of(self._log.sync(), object_id)
 
     def finish_job(
         self,
@@ -250,3 +248,9 @@ class _Once:
             )
         self._tried = True
         return self._prepared
+
+
+def jobs_of(state: ControllerState, object_id: str | None) -> tuple[JobRecord, ...]:
+    """The records of all jobs (None), or of the jobs of one object, oldest first."""
+    chosen = [job for job in list(state.jobs.values()) if object_id in {None, job.object_id}]
+    return tuple(sorted(chosen, key=lambda job: (job.started_ms, job.job_id)))

@@ -12,6 +12,7 @@ from holdfast.catalog.objects.registry import DATABASES, ITEMS, SCHEMAS
 from holdfast.collections import CollectionInfo, CollectionState, JobRecord, RenditionInfo, StorageController
 from holdfast.collections.capabilities import CollectionHold
 from holdfast.collections.due_steps import Situation, StepKind, due
+from holdfast.collections.frontiers import look_together
 from holdfast.collections.retention import RETENTION_PURPOSE
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound
 from holdfast.persist import PersistClient
@@ -67,14 +68,14 @@ def look_at(
         return CollectionLook()
     id_ = collection_id(organization_id, item.id)
     try:
-        info = controller.describe(id_)
+        info, jobs, uppers = controller.read_together(id_)
     except CollectionNotFound:
         return CollectionLook(item.id, id_, definition=item.definition)
-    known = controller.jobs(id_)
-    # The basis is read first. At worst, a change that is already seen causes one more reconciliation.
-    basis = _basis(client, info, known)
-    facts = _collection(client, controller, info)
-    return CollectionLook(item.id, id_, facts, item.definition, jobs=known, basis=basis)
+    gone = info.state is CollectionState.DROPPED
+    shards = {} if gone else {shard: _known(client, shard) for shard in watched_shards(info)}
+    basis = _basis(info, jobs, shards)
+    facts = _collection(controller, info, uppers, shards)
+    return CollectionLook(item.id, id_, facts, item.definition, jobs=jobs, basis=basis)
 
 
 def changed(
@@ -117,12 +118,15 @@ def changed_items(catalog: ReadOnlyCatalog, looks: Mapping[K, tuple[ItemName, Fo
     return tuple(key for key, (name, before) in looks.items() if not is_same(name, before))
 
 
-def _basis(client: PersistClient, info: CollectionInfo, jobs: tuple[JobRecord, ...]) -> Basis:
-    if info.state is CollectionState.DROPPED:
-        return Basis(info.collection_id, None, jobs, (), ())
-    known = [client.known(shard) for shard in watched_shards(info)]
-    versions = tuple(shard.seqno if shard else 0 for shard in known)
-    return Basis(info.collection_id, info, jobs, versions, tuple(map(_seen, known)))
+def _known(client: PersistClient, shard: str) -> ShardInfo:
+    """Returns the version of a shard that was just read. Reads it again only if it didn't exist."""
+    return client.known(shard) or client.inspect(shard)
+
+
+def _basis(info: CollectionInfo, jobs: tuple[JobRecord, ...], shards: Mapping[str, ShardInfo]) -> Basis:
+    versions = tuple(shard.seqno for shard in shards.values())
+    shown = info if shards else None
+    return Basis(info.collection_id, shown, jobs, versions, tuple(map(_seen, shards.values())))
 
 
 def _seen(shard: ShardInfo | None) -> int:
@@ -135,7 +139,10 @@ def _seen(shard: ShardInfo | None) -> int:
 
 
 def _collection(
-    client: PersistClient, controller: StorageController, info: CollectionInfo
+    controller: StorageController,
+    info: CollectionInfo,
+    uppers: Mapping[str, int],
+    shards: Mapping[str, ShardInfo],
 ) -> CollectionFacts:
     """Returns what storage holds of a collection."""
     if info.dropped:
@@ -143,21 +150,25 @@ def _collection(
         id_, gone = info.collection_id, info.state is CollectionState.DROPPED
         erased = gone and controller.is_erased(id_)
         return CollectionFacts(id_, info.name, info.schema, info.shards, dropped=gone, erased=erased)
-    return _facts(client, controller, info)
+    return _facts(controller, info, uppers, shards)
 
 
-def _facts(client: PersistClient, controller: StorageController, info: CollectionInfo) -> CollectionFacts:
-    view = controller.renditions.look(info.collection_id)
-    info = view.info
-    found = tuple(_rendition(client, info, each) for each in info.renditions)
-    metadata = client.inspect(info.metadata_shard)
+def _facts(
+    controller: StorageController,
+    info: CollectionInfo,
+    uppers: Mapping[str, int],
+    shards: Mapping[str, ShardInfo],
+) -> CollectionFacts:
+    view = look_together(info, uppers)
+    found = tuple(_rendition(info, each, shards) for each in info.renditions)
+    metadata = shards[info.metadata_shard]
     since = metadata.since
     holds: tuple[CollectionHold, ...] = ()
     # A collection that has always had one rendition has no upkeep due and no kept renditions.
     if info.holding.held_from > 0:
         holds = controller.holds(info.collection_id)
-    uppers = {each.id: each.upper for each in found if not each.gone}
-    steps = due(Situation(info, {**uppers, **view.uppers}, since, view.upper, holds)).steps
+    filled = {each.id: each.upper for each in found if not each.gone}
+    steps = due(Situation(info, {**filled, **view.uppers}, since, view.upper, holds)).steps
     return CollectionFacts(
         collection_id=info.collection_id,
         name=info.name,
@@ -177,8 +188,10 @@ def _facts(client: PersistClient, controller: StorageController, info: Collectio
     )
 
 
-def _rendition(client: PersistClient, info: CollectionInfo, rendition: RenditionInfo) -> RenditionFacts:
-    shards = [] if rendition.dropped else [client.inspect(shard) for shard in rendition.shards]
+def _rendition(
+    info: CollectionInfo, rendition: RenditionInfo, known: Mapping[str, ShardInfo]
+) -> RenditionFacts:
+    shards = [] if rendition.dropped else [known[shard] for shard in rendition.shards]
     return RenditionFacts(
         id=rendition.id,
         shards=len(shards),

@@ -212,6 +212,7 @@ def test_every_call_of_a_collection_raises(client: PersistClient) -> None:
                     "stored": lambda c: c.stored("flights"),
                     "frontiers": lambda c: c.frontiers("flights"),
                     "uppers": lambda c: c.uppers(["flights"]),
+                    "read_together": lambda c: c.read_together("flights"),
                     "writer": lambda c: c.writer("flights", purpose="child"),
                     "reader": lambda c: c.reader("flights", purpose="child"),
                     "retain": lambda c: c.retain("flights", 5),

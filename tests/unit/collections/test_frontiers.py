@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from holdfast.collections import CollectionSpec, StorageController
-from holdfast.collections.frontiers import common_upper
-from holdfast.errors import TornRendition
+from holdfast.collections import CollectionSpec, CollectionState, StorageController
+from holdfast.collections.frontiers import common_upper, look_together
+from holdfast.errors import CollectionNotFound, TornRendition
 from testbed.faults import Fault, Operation
 from unit.collections.stores import SCHEMA, Stores, updates
 
@@ -49,6 +49,34 @@ def test_the_uppers_of_all_shards_are_read_at_once() -> None:
     unknown = client.new_shard_id()
     assert client.recent_uppers([info.data_shards[0], unknown]) == {info.data_shards[0]: 35_000, unknown: 0}
     assert client.recent_uppers([]) == {}
+
+
+def test_the_record_and_the_uppers_are_read_at_once() -> None:
+    stores, calls = Stores(), Calls()
+    controller = StorageController(stores.open(calls))
+    with pytest.raises(CollectionNotFound):
+        controller.read_together("c1")
+    # Another process, of which nothing is in the caches here.
+    other = StorageController(stores.open())
+    made = other.create_collection(CollectionSpec("c1", "flights", SCHEMA, shards=3))
+    job = other.start_job("c1", "snapshot", "1", spec={})
+    for upper in (5000, 20_000):
+        writer = other.writer("flights", purpose="other")
+        writer.append(updates([(1, "one", upper - 1, 1)]), writer.upper(), upper)
+        info, jobs, uppers = controller.read_together("c1")
+        assert (info, jobs) == (made, (job,))
+        assert uppers.keys() == {made.metadata_shard, *made.data_shards}
+        view = look_together(info, uppers)
+        assert view == other.renditions.look("c1")
+        assert view.upper == upper
+        known = [controller.client.known(shard) for shard in uppers]
+        assert [each.upper for each in known if each] == list(uppers.values())
+    calls.seen.clear()
+    controller.read_together("c1")
+    assert calls.seen["consensus.heads"] == 1
+    other.drop_collection("flights", force=True)
+    info, _, uppers = controller.read_together("c1")
+    assert (info.state, uppers) == (CollectionState.DROPPED, {})
 
 
 @pytest.mark.parametrize(
