@@ -10,9 +10,10 @@ Invariants
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 from holdfast.errors import HoldfastError
 from holdfast_operator.catalogs.open_catalog import OpenCatalog
@@ -36,13 +37,34 @@ class _Listed:
     item: FoundItem
 
 
+class _Compared(NamedTuple):
+    """A comparison that found no change. While all of this is the same, another one would find none."""
+
+    handle: "weakref.ref[OpenCatalog]"
+    edits: int
+    mark: Hashable
+    """The mark of the consensus store before the comparison. None if the store has no marks."""
+    items_upper: int | None
+    """The upper of the catalog at the last comparison of its items, if there was one."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """The collections of one catalog."""
+
+    looks: dict[ObjectKey, _Listed] = field(default_factory=dict)
+    edits: int = 0
+    """How often a reconciliation changed the looks."""
+    compared: _Compared | None = None
+
+
 class Watchlist:
     """The basis of each collection: the state of the store when the collection was last reconciled."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._looks: dict[ObjectKey, dict[ObjectKey, _Listed]] = {}
-        """By catalog and collection."""
+        self._watched: dict[ObjectKey, _Watched] = {}
+        """By catalog."""
         self._catalogs: dict[ObjectKey, ObjectKey] = {}
         """The catalog of each collection."""
 
@@ -55,7 +77,9 @@ class Watchlist:
         self.forget(collection)
         if found.basis is not None and found.item_id is not None:
             item = FoundItem(found.item_id, found.definition)
-            self._looks.setdefault(catalog, {})[collection] = _Listed(found.basis, name, item)
+            there = self._watched.setdefault(catalog, _Watched())
+            there.looks[collection] = _Listed(found.basis, name, item)
+            there.edits += 1
             self._catalogs[collection] = catalog
         return found
 
@@ -63,26 +87,39 @@ class Watchlist:
         """Returns the collections that have changed in the store since they were last reconciled.
 
         Compares the items of the catalog only if asked to. Returns nothing if the catalog isn't open for
-        writing.
+        writing. Compares nothing again while the store has the same mark, and no items while the catalog has
+        the same upper.
         """
-        looks = dict(self._looks.get(catalog, {}))
-        if not looks or not self._is_polled(catalog):
+        there = self._watched.get(catalog)
+        if there is None or not self._is_polled(catalog):
             return ()
+        looks, edits, before = dict(there.looks), there.edits, there.compared
 
-        def work(handle: OpenCatalog) -> tuple[tuple[ObjectKey, ...], Mapping[ObjectKey, Basis]]:
-            bases = {collection: each.basis for collection, each in looks.items()}
-            found, same = changed(handle.client, handle.controller, bases)
+        def work(handle: OpenCatalog) -> tuple[tuple[ObjectKey, ...], Mapping[ObjectKey, Basis], _Compared]:
+            is_known = before is not None and before.edits == edits and before.handle() is handle
+            known_mark, upper = (before.mark, before.items_upper) if before and is_known else (None, None)
+            # Read first: what is written during the comparison changes the next mark.
+            mark = handle.client.location.consensus.mark()
+            found: tuple[ObjectKey, ...] = ()
+            same: Mapping[ObjectKey, Basis] = {}
+            if mark is None or mark != known_mark:
+                bases = {collection: each.basis for collection, each in looks.items()}
+                found, same = changed(handle.client, handle.controller, bases)
             if items:
                 named = {collection: (each.name, each.item) for collection, each in looks.items()}
-                found += handle.read(lambda there: changed_items(there, named))
-            return tuple(dict.fromkeys(found)), same
+                upper, others = handle.read(
+                    lambda there: (there.upper, () if there.upper == upper else changed_items(there, named))
+                )
+                found += others
+            return tuple(dict.fromkeys(found)), same, _Compared(weakref.ref(handle), edits, mark, upper)
 
-        found, same = await self._stores.use(catalog, "changed", work)
-        newest = self._looks.get(catalog, {})
+        found, same, compared = await self._stores.use(catalog, "changed", work)
+        if not found:
+            there.compared = compared
         for collection, basis in same.items():
             # A reconciliation may have read a newer basis meanwhile.
-            if newest.get(collection) is looks[collection]:
-                newest[collection] = replace(looks[collection], basis=basis)
+            if there.looks.get(collection) is looks[collection]:
+                there.looks[collection] = replace(looks[collection], basis=basis)
         return found
 
     def covers(self, collection: ObjectKey) -> bool:
@@ -96,16 +133,18 @@ class Watchlist:
 
     def watched(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
         """Returns the collections of a catalog that are on the list."""
-        return tuple(self._looks.get(catalog, ()))
+        there = self._watched.get(catalog)
+        return () if there is None else tuple(there.looks)
 
     def forget(self, collection: ObjectKey) -> None:
         """Removes a collection from the list, until it is reconciled again."""
         catalog = self._catalogs.pop(collection, None)
         if catalog is not None:
-            looks = self._looks[catalog]
-            del looks[collection]
-            if not looks:
-                del self._looks[catalog]
+            there = self._watched[catalog]
+            del there.looks[collection]
+            there.edits += 1
+            if not there.looks:
+                del self._watched[catalog]
 
 
 class Poll:

@@ -5,7 +5,7 @@ Each method of a trait must be passed on here. Otherwise a layer would use the t
 in place of the one of its store.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -100,6 +100,9 @@ class ConsensusLayer(Consensus):
 
     def line(self) -> str | None:
         return self.inner.line()
+
+    def mark(self) -> Hashable:
+        return self.inner.mark()
 
     def clock_ms(self) -> int | None:
         return self.inner.clock_ms()

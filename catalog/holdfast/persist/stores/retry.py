@@ -28,7 +28,7 @@ Invariants:
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 FIRST_WAIT_S: Final = 0.01
 LAST_WAIT_S: Final = 1.0
-UNSUPERVISED: Final = frozenset({"delete", "list", "clock_ms", "digests", "truncate", "list_keys"})
+UNSUPERVISED: Final = frozenset({"delete", "list", "clock_ms", "digests", "truncate", "list_keys", "mark"})
 """The calls that no machine makes within a retry of its own."""
 UNSUPERVISED_S: Final = 1.0
 
@@ -182,3 +182,6 @@ class RetryingConsensus(ConsensusLayer):
 
     def list_keys(self) -> list[str]:
         return self._policy.run("list_keys", self.inner.list_keys, again_if_unknown=True)
+
+    def mark(self) -> Hashable:
+        return self._policy.run("mark", self.inner.mark, again_if_unknown=True)

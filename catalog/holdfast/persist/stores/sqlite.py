@@ -27,7 +27,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -169,6 +169,8 @@ class SqliteConsensus(Consensus):
         self._poller: Final = CommitPoller(self._path, self._watches, self._data_version, self._seqnos)
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
+        # How many reading connections were opened.
+        self._readers = 0
         # The `foreign_writes` at which the writer and the reader last dropped their page caches.
         self._writer_saw = self._reader_saw = 0
         create = create and not read_only
@@ -279,6 +281,11 @@ class SqliteConsensus(Consensus):
         self._poller.start()
         return watch
 
+    def mark(self) -> Hashable:
+        # The version counts only for one connection. It changes with the commits of all others, so with those
+        # of our writer too. `foreign_writes` also changes if somebody copies a file over the main file.
+        return self._data_version(), self._readers, self._files.foreign_writes
+
     def _data_version(self) -> int:
         ((version,),) = self._read("PRAGMA data_version", ())
         return int(version)
@@ -375,6 +382,7 @@ class SqliteConsensus(Consensus):
         )
 
     def _open_reader(self) -> sqlite3.Connection:
+        self._readers += 1
         return self._open(
             "ro", lambda connection: _begin(connection, self._path), timeout_s=self._busy_timeout_s
         )

@@ -14,7 +14,7 @@ Every implementation keeps these invariants. The conformance suite tests them.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -285,6 +285,13 @@ class Consensus(ABC):
         """Return the line of the store's own history, as of its newest connection; None if it is unknown.
 
         A promoted server, or a copy of a server, is on another line than the original server.
+        """
+        return None
+
+    def mark(self) -> Hashable:
+        """Return a mark of the store's contents; None if the store can't do this without reading them.
+
+        While this object returns an equal mark, no log has changed in between.
         """
         return None
 

@@ -3,14 +3,17 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from holdfast.collections import CollectionSpec, StorageController
 from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.stores import Head
+from holdfast.persist.stores.sqlite import SqliteConsensus
 from holdfast.persist.upkeep.rollup import write_rollup
 from holdfast_operator.api.names import Kind
 from holdfast_operator.catalogs.facts import Opening
@@ -169,6 +172,89 @@ def test_a_resync_finds_what_has_changed_in_the_catalog_and_nothing_else(catalog
         pool.close()
 
     asyncio.run(story())
+
+
+def test_what_a_new_process_looked_at_first_is_not_new(catalog: OpenCatalog) -> None:
+    """After a restart, a basis without versions had every collection looked at twice."""
+    at_rest(catalog)
+    catalog.close()
+    again = OpenCatalog.open(catalog.opening)
+    looks = {name: basis for name in NAMES if (basis := store.look(again, item(name)).basis)}
+    assert changed(again.client, again.controller, looks) == ((), {})
+    again.close()
+
+
+def test_a_look_reads_the_log_twice(catalog: OpenCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for the leadership, and once for the records and all shards together."""
+    at_rest(catalog)
+    reads = counted_heads(monkeypatch)
+    for number, name in enumerate(NAMES, 1):
+        assert store.look(catalog, item(name)).facts is not None
+        assert len(reads) == 2 * number
+
+
+def test_a_poll_of_a_store_that_nobody_wrote_to_compares_nothing(
+    catalog: OpenCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        metrics = Metrics()
+        pool = StorePool(metrics)
+        stores = Stores(pool, LongCalls(metrics, lambda _: None))
+        watchlist = Watchlist(stores)
+        stores.adopt(CATALOG, catalog)
+        await rest(watchlist)
+        reads = counted_heads(monkeypatch)
+        assert await watchlist.changed(CATALOG) == ()
+        assert reads == []
+        # The leadership is always confirmed with the items, even if there is nothing to compare.
+        assert await watchlist.changed(CATALOG, items=True) == ()
+        assert len(reads) == 1
+        collection = id_of(catalog, "airports")
+        with PersistClient.open(catalog.opening.storage.url) as client:
+            write(StorageController(client), collection)
+        for _ in range(2):
+            assert await watchlist.changed(CATALOG) == (key_of("airports"),)
+        await rest(watchlist)
+        reads.clear()
+        assert await watchlist.changed(CATALOG) == ()
+        assert reads == []
+        # A look may show what a poll has not compared.
+        await watchlist.look(CATALOG, key_of("planes"), item("planes"))
+        reads.clear()
+        assert await watchlist.changed(CATALOG) == ()
+        assert reads != []
+        # Another handle has another store, whose marks are not those of the first.
+        await stores.close(CATALOG)
+        again = OpenCatalog.open(catalog.opening)
+        stores.adopt(CATALOG, again)
+        reads.clear()
+        await watchlist.changed(CATALOG)
+        assert reads != []
+        await stores.close(CATALOG)
+        pool.close()
+
+    asyncio.run(story())
+
+
+async def rest(watchlist: Watchlist) -> None:
+    """Look at all until a poll finds nothing new: our own client's upkeep may come in between."""
+    new: tuple[ObjectKey, ...] = tuple(map(key_of, NAMES))
+    while new:
+        for key in new:
+            await watchlist.look(CATALOG, key, item(key.name))
+        new = await watchlist.changed(CATALOG, items=True)
+
+
+def counted_heads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many heads each further read of a log asks for."""
+    reads, heads = list[int](), SqliteConsensus.heads
+
+    def counted(self: SqliteConsensus, keys: Sequence[str], *args: Any) -> dict[str, Head]:
+        reads.append(len(keys))
+        return heads(self, keys, *args)
+
+    monkeypatch.setattr(SqliteConsensus, "heads", counted)
+    return reads
 
 
 def test_a_collection_is_listed_with_the_catalog_that_it_was_last_looked_at_in(catalog: OpenCatalog) -> None:

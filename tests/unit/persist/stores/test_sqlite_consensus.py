@@ -223,6 +223,30 @@ def test_a_reader_sees_each_write_at_once(path: Path) -> None:
     reader.close()
 
 
+def test_the_mark_changes_with_each_commit_and_only_with_commits(path: Path) -> None:
+    _filled(path)
+    store, other = SqliteConsensus(path), SqliteConsensus(path)
+    seen = [store.mark()]
+    for write in (
+        lambda: store.compare_and_set([Put("a", 4, b"own")]),
+        lambda: other.compare_and_set([Put("b", 1, b"of another")]),
+        lambda: store.truncate("a", 4),
+    ):
+        assert write()
+        seen.append(store.mark())
+        # Lost attempts and reads change nothing.
+        assert not store.compare_and_set([Put("a", 4, b"late")])
+        assert not other.compare_and_set([Put("a", 4, b"late")])
+        assert store.heads(["a", "b"])
+        assert store.scan("a", 1, 9)
+        assert store.mark() == seen[-1]
+    assert len(set(seen)) == 4
+    store.close()
+    other.close()
+    with pytest.raises(Determinate):
+        store.mark()
+
+
 def test_a_locked_file_is_a_determinate_error_in_time(path: Path) -> None:
     store = SqliteConsensus(path, busy_timeout_s=0.05)
     store.compare_and_set([Put("a", 1, b"x")])
