@@ -9,7 +9,7 @@ Invariants
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +32,14 @@ class ApiModel(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, use_enum_values=True
     )
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Returns the model itself, because nobody changes it.
+
+        pydantic copies a default that has no hash for each object that it parses. That took as long as the
+        rest of the parsing.
+        """
+        return self
 
 
 def validations(*rules: tuple[str, str]) -> dict[str, Any]:

@@ -437,10 +437,12 @@ def effective(*parts: SparkOverride | None) -> SparkTemplate:
     Only the fields that a part sets count. Objects are merged field by field, and maps key by key. A list, a
     text or a number replaces the one of earlier parts: so an empty list removes their entries.
     """
+    said = [part for part in parts if part is not None and part.model_fields_set]
+    if len(said) == 1 and type(said[0]) is SparkTemplate:
+        return said[0]
     merged: dict[str, Any] = {}
-    for part in parts:
-        if part is not None:
-            _merge(merged, part.model_dump(exclude_unset=True))
+    for part in said:
+        _merge(merged, part.model_dump(exclude_unset=True))
     return _TEMPLATE.validate_python(merged)
 
 

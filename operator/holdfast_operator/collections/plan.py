@@ -7,6 +7,7 @@ deletion can undo is not made until the resource and its Catalog have the finali
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, Literal, assert_never
 
@@ -82,8 +83,15 @@ def schema_of(spec: StorageCollectionSpec) -> Schema:
 
     Raises `HoldfastError` if the columns are not a valid schema.
     """
-    types = {column.name: f"{column.type}?" if column.nullable else column.type for column in spec.columns}
-    keys = spec.key or tuple(types)
+    columns = tuple((each.name, f"{each.type}?" if each.nullable else each.type) for each in spec.columns)
+    return _schema_of(columns, tuple(spec.key))
+
+
+@lru_cache(maxsize=64)
+def _schema_of(columns: tuple[tuple[str, str], ...], key: tuple[str, ...]) -> Schema:
+    """Returns a schema. Many collections have the same columns, and each is planned often."""
+    types = dict(columns)
+    keys = key or tuple(types)
     return Schema.of(
         key={name: types[name] for name in keys},
         value={name: type_ for name, type_ in types.items() if name not in keys},

@@ -5,6 +5,7 @@ bytes. Both name the key.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from sys import intern
 from typing import Any, Final, assert_never
 
@@ -197,15 +198,27 @@ def _schema_to(message: pb.Schema, schema_id: int, schema: Schema) -> None:
 
 
 def _schema_from(message: pb.Schema, key: str) -> Schema:
+    key_columns, value_columns = (
+        tuple((column.name, column.type, column.nullable) for column in columns)
+        for columns in (message.key, message.value)
+    )
+    codec = (message.codec.name, message.codec.version) if message.HasField("codec") else None
     try:
-        schema = Schema(
-            tuple(Column(c.name, c.type, c.nullable) for c in message.key),
-            tuple(Column(c.name, c.type, c.nullable) for c in message.value),
-            (message.codec.name, message.codec.version) if message.HasField("codec") else None,
-        )
+        return _schema_of(key_columns, value_columns, codec)
     except BadInput as error:
         raise VersionTooNew(f"{key} has a schema that this Holdfast does not know: {error}") from None
-    return shared(schema)
+
+
+_PlainColumn = tuple[str, str, bool]
+
+
+@lru_cache(maxsize=64)
+def _schema_of(
+    key: tuple[_PlainColumn, ...], value: tuple[_PlainColumn, ...], codec: tuple[str, int] | None
+) -> Schema:
+    """Return a schema. Thousands of shards have the same one, and to check its columns takes long."""
+    keys, values = (tuple(Column(*each) for each in columns) for columns in (key, value))
+    return shared(Schema(keys, values, codec))
 
 
 def _part_from(message: pb.Part) -> Part:
