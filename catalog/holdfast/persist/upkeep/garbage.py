@@ -70,6 +70,9 @@ def ripe(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]
     `retain_for_s`, because of restores. A part also waits for readers that may read a version that names it.
     A reader that misses a rollup finds a newer one in the log. If many rollups wait, the oldest wait less.
     """
+    if not state.garbage:
+        # A client with thousands of idle shards asks for each of them, again and again.
+        return []
     hold = state.seqno_hold
     retain_ms = config.retain_for_s * 1000
     grace_ms = max(config.gc_grace_s * 1000, retain_ms)
