@@ -16,6 +16,8 @@ from holdfast.collections import JobRecord, JobState, StorageController
 from holdfast.errors import CollectionInUse, CollectionNotFound, Fenced
 from holdfast.persist import Schema
 from holdfast.persist.admin.sweep import sweep
+from holdfast.persist.state.command import Handle
+from holdfast.persist.upkeep.compaction import claim_compaction
 from holdfast.spark import options
 from holdfast.spark.jobs import compact
 from holdfast.spark.jobs.folder import AttemptTaken
@@ -351,6 +353,25 @@ def test_what_others_have_merged_meanwhile_is_left_to_them(
     compact.run(spec, say=say, spark=spark)
     check_done(controller, spec, shards=3, compacted=2, skipped=0, left=1, batches=10)
     assert batches(controller, spec.collection) == [1, 1, 1]
+    assert all_of(controller, spec.collection) == before
+
+
+@pytest.mark.usefixtures("in_ranges")
+def test_batches_that_others_are_merging_are_left_to_them_and_the_rest_is_merged(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    spec = order()
+    before = all_of(controller, spec.collection)
+    compactions = controller.client.compactions
+    shared, *_ = shards_of(controller, spec.collection)
+    machine = controller.client.session.machine(shared)
+    other = claim_compaction(machine, Handle("w1", "other", "host", 60_000), machine.refresh().batches[:2])
+    assert other is not None
+    compact.run(spec, say=str, spark=spark)
+    check_done(controller, spec, shards=3, compacted=3, skipped=0, left=0, batches=13)
+    assert batches(controller, spec.collection) == [3, 1, 1]
+    assert compactions.install(other, compactions.merge(other))
+    assert batches(controller, spec.collection) == [2, 1, 1]
     assert all_of(controller, spec.collection) == before
 
 

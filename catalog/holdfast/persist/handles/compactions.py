@@ -26,17 +26,23 @@ class Compactions:
     def claim(self, shard_id: str, *, purpose: str, full: bool = False) -> CompactionTask | None:
         """Claim the next compaction that a shard needs; with `full`, the merge of all its batches into one.
 
-        Return None if that would gain nothing, or others have claimed it. `claimants` returns their purposes.
+        If others have claimed batches, `full` claims the most adjacent ones of the rest. Return None if that
+        would gain nothing, or others have claimed it. `claimants` returns their purposes.
 
         Raises:
             NotWritable: the client was opened with mode "read".
         """
         machine = self._machine(shard_id)
+        writer = self._session.new_handle("w", purpose)
         state = machine.refresh()
-        batches = compaction.all_batches(state) if full else ()
-        if full and not batches:
-            return None
-        return compaction.claim_compaction(machine, self._session.new_handle("w", purpose), batches)
+        if not full:
+            return compaction.claim_compaction(machine, writer)
+        while batches := compaction.most_unclaimed(state):
+            if task := compaction.claim_compaction(machine, writer, batches):
+                return task
+            # Others have claimed or merged some of them since the state was read.
+            state = machine.refresh()
+        return None
 
     def claimants(self, shard_id: str) -> tuple[str, ...]:
         """Return the purposes of all claims on a shard."""

@@ -131,10 +131,32 @@ def next_compaction(state: ShardState, config: PersistConfig, upper: int = CLOSE
 
 def all_batches(state: ShardState) -> tuple[Batch, ...]:
     """Return all batches of a shard, to merge them into one; () if that would gain nothing."""
+    return state.batches if _gains(state, state.batches) else ()
+
+
+def most_unclaimed(state: ShardState) -> tuple[Batch, ...]:
+    """Return the most adjacent batches that nobody has claimed and whose merge gains something; () if none.
+
+    Of equally many, these are the newest.
+    """
+    claimed = claimed_batches(state)
+    best: list[Batch] = []
+    part: list[Batch] = []
+    for batch in state.batches:
+        if batch.id in claimed:
+            part = []
+            continue
+        part.append(batch)
+        if len(part) >= len(best) and _gains(state, part):
+            best = part
+    return tuple(best)
+
+
+def _gains(state: ShardState, batches: Sequence[Batch]) -> bool:
+    """Whether a merge of batches into one gains something."""
     if state.finalized:
-        return ()
-    gains = len(state.batches) > 1 or any(batch.since < state.since for batch in state.batches)
-    return state.batches if gains else ()
+        return False
+    return len(batches) > 1 or any(batch.since < state.since for batch in batches)
 
 
 def claim_compaction(

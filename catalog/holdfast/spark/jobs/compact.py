@@ -8,13 +8,16 @@
   merge one range each. Once all ranges of a shard are merged, it installs their parts, in the order of the
   ranges, in exchange for exactly those batches. Batches that were appended since the claim stay next to the
   result.
+- Batches that another process has claimed are left to it. The driver then claims the most adjacent batches of
+  the rest.
 - An installed result never changes contents at or after the since, and is installed completely or not at all.
   So each shard is installed by itself, and what is installed stays if the attempt is killed. The change of
   the JobRecord from Running(attempt) to Done records the result. No concurrent process can make it wrong: if
   one of them has merged batches, the others find them gone.
 - Claims carry the name of the job and the attempt. The next attempt ends the claims of earlier attempts, and
   their results can't be installed after that. Their uploads are swept once they are old enough.
-- Shards whose batches another process is merging, or has merged, are left alone. The result counts them.
+- Shards whose batches other processes are merging, or have merged, are left alone if the rest of their
+  batches gains nothing. The result counts them.
 - The job needs no hold. The shard names the claimed batches until they are replaced. The merge keeps all
   times from the claim's since apart, even if the since moves during the job.
 
@@ -134,21 +137,27 @@ def _claimed(
     before = {hold_purpose(spec.job_id, attempt) for attempt in range(1, spec.attempt)}
     claims: list[_Claim] = []
     left = 0
+
+    def others(shard: str) -> tuple[str, ...]:
+        found = client.compactions.claimants(shard)
+        if mine in found:
+            raise AttemptTaken(
+                f"attempt {spec.attempt} of job {spec.job_id} was already started: it compacts {shard}",
+                hint="start a new attempt, or wait for that one",
+            )
+        return found
+
     for shard in shards:
         client.compactions.end(shard, before)
+        # First, because this attempt's other process may have left batches that came later.
+        others(shard)
         task = client.compactions.claim(shard, purpose=mine, full=True)
         if task is not None:
             claim = _Claim(task)
             claims.append(claim)
             stack.callback(_give_up, client, claim)
             continue
-        others = client.compactions.claimants(shard)
-        if mine in others:
-            raise AttemptTaken(
-                f"attempt {spec.attempt} of job {spec.job_id} was already started: it compacts {shard}",
-                hint="start a new attempt, or wait for that one",
-            )
-        left += bool(others)
+        left += bool(others(shard))
     return claims, left
 
 

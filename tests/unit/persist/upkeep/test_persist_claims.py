@@ -2,15 +2,20 @@
 
 import pickle
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.errors import Determinate, HandleExpired, Indeterminate
 from holdfast.persist import CompactionTask, PersistClient
 from holdfast.persist.admin.sweep import sweep
-from holdfast.persist.state.command import ExpireHandles
+from holdfast.persist.state.command import ExpireHandles, Handle
 from holdfast.persist.state.machine import commit
+from holdfast.persist.state.state import Batch, CompactionClaim
+from holdfast.persist.upkeep.compaction import claim_compaction, compact, most_unclaimed
 from testbed.faults import Fault, Operation
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, contents, rows
 
@@ -273,3 +278,80 @@ def test_a_claim_that_is_never_worked_on_leaves_few_batches(stores: Stores) -> N
         worst = max(worst, len(stores.state().batches))
     assert worst <= 3 + 4 * 5
     check_contents(stores, 303)
+
+
+@given(claimed=st.sets(st.integers(0, 9)), count=st.integers(0, 10), new=st.booleans())
+def test_what_is_merged_next_to_claims_is_the_longest_part_of_the_rest(
+    claimed: set[int], count: int, new: bool
+) -> None:
+    stores = Stores()
+    client = stores.open(**BLOBS)
+    write(client, 1)
+    state = replace(
+        client.session.machine(SHARD).refresh(),
+        batches=tuple(Batch(id_, id_, id_ + 1, 0, ()) for id_ in range(count)),
+        claims={"k1": CompactionClaim("k1", "w1", tuple(claimed))},
+        since=int(new),
+    )
+    found = [batch.id for batch in most_unclaimed(state)]
+    free = [
+        [*range(start, end)]
+        for start in range(count)
+        for end in range(start + 1, count + 1)
+        if claimed.isdisjoint(range(start, end)) and (new or end - start > 1)
+    ]
+    # The longest part, and the newest of equally long ones.
+    assert found == max(free, key=lambda part: (len(part), part), default=[])
+    assert most_unclaimed(replace(state, finalized=True)) == ()
+
+
+def test_all_batches_that_no_other_compaction_has_are_merged_while_it_runs(stores: Stores) -> None:
+    local = stores.open(**BLOBS)
+    write(local, 4)
+    jobs: list[CompactionTask | None] = []
+
+    def meanwhile() -> None:
+        if not jobs:
+            other = stores.open(**BLOBS)
+            with other.writer(SHARD, SCHEMA, purpose="test") as writer:
+                for time in range(4, 7):
+                    writer.compare_and_append(rows(time), time, time + 1)
+            task = other.compactions.claim(SHARD, purpose="job", full=True)
+            jobs.append(task)
+            assert task is not None
+            assert other.compactions.claim(SHARD, purpose="job", full=True) is None
+            assert sorted(other.compactions.claimants(SHARD)) == ["job", "local"]
+            assert other.compactions.install(task, other.compactions.merge(task))
+
+    machine = local.session.machine(SHARD)
+    assert compact(machine, local.session.new_handle("w", "local"), between=meanwhile)
+    state = stores.state()
+    assert [(batch.lower, batch.upper) for batch in state.batches] == [(0, 4), (4, 7)]
+    assert not state.claims
+    check_contents(stores, 7)
+
+
+def test_a_claim_takes_what_is_left_if_another_one_comes_first(stores: Stores) -> None:
+    write(stores.open(**BLOBS), 9)
+
+    class Claiming:
+        """Claims batches in the middle just before another claim is committed."""
+
+        def __init__(self) -> None:
+            self.before: list[int] = []
+
+        def decide(self, operation: Operation) -> Fault:
+            if operation.name == "consensus.compare_and_set" and not self.before:
+                self.before = [batch.id for batch in stores.state().batches[2:4]]
+                machine = stores.open(**BLOBS).session.machine(SHARD)
+                wanted = machine.refresh().batches[2:4]
+                handle = Handle("w1", "first", "host", 1000)
+                assert claim_compaction(machine, handle, wanted) is not None
+            return Fault.NONE
+
+    first = Claiming()
+    task = stores.open(first, **BLOBS).compactions.claim(SHARD, purpose="second", full=True)
+    assert task is not None
+    ids = [batch.id for batch in stores.state().batches]
+    assert (ids[2:4], ids[4:]) == (first.before, [*task.batch_ids])
+    assert len({*first.before, *task.batch_ids}) == 7
