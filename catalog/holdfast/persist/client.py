@@ -42,6 +42,7 @@ from holdfast.persist.handles.write import (
     WriteHandle,
     open_writer,
     prepare_create,
+    prepare_drop_staged,
     prepare_finalize,
     writer_of,
 )
@@ -54,7 +55,7 @@ from holdfast.persist.rows.values import Rows
 from holdfast.persist.session import Mode, Session
 from holdfast.persist.state.appends import appends
 from holdfast.persist.state.command import EvolveSchema, ExpectUpper
-from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, stored_size
+from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, staged_sizes, stored_size
 from holdfast.persist.state.machine import refresh_all
 from holdfast.persist.state.state import WriteMode, Writer
 from holdfast.persist.stores import CacheConfig, Location, StoreMetrics
@@ -296,6 +297,10 @@ class PersistClient:
         """Prepare the end of a shard, for `multi_write`."""
         return prepare_finalize(self.session, shard_id)
 
+    def prepare_drop_staged(self, shard_id: str) -> Prepared:
+        """Prepare to drop what is staged for a shard (`WriteHandle.prepare_stage`), for `multi_write`."""
+        return prepare_drop_staged(self.session, shard_id)
+
     def finalize(self, shard_id: str) -> None:
         """Finalize a shard. Nobody can read it any more.
 
@@ -428,6 +433,10 @@ class PersistClient:
     def stored(self, shard_id: str) -> StoredSize:
         """Return how much is stored before any consolidation, without pending updates."""
         return stored_size(self.session.existing(shard_id).state)
+
+    def staged(self, shard_id: str) -> dict[str, StoredSize]:
+        """Return the names and the sizes of the staged batches of a shard in mode APPEND. Linearized."""
+        return staged_sizes(self.session.existing(shard_id).refresh())
 
     def read_snapshot_part(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
         """Read a piece of a snapshot that `ReadHandle.snapshot_parts` described, maybe in another process.

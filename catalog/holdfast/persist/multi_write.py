@@ -13,7 +13,7 @@ from typing import Final, Self
 from holdfast.errors import BadInput, HoldfastError, Indeterminate, LocationMismatch, StorageError
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.session import Session
-from holdfast.persist.state.command import AppendRuns, Command, RegisterWriter, Seal, Write
+from holdfast.persist.state.command import AppendRuns, AppendStaged, Command, RegisterWriter, Seal, Write
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.stores import Location
 
@@ -208,7 +208,8 @@ def _spend_all(commands: Sequence[Prepared], location: Location) -> list[Prepare
                 f" {location.blob.description}",
                 hint="prepare and commit it with clients of the same location",
             )
-    writes = [command for command in commands if isinstance(command.command, AppendRuns | Seal | Write)]
+    kinds = AppendRuns | AppendStaged | Seal | Write
+    writes = [command for command in commands if isinstance(command.command, kinds)]
     moves = [write.machine.shard_id for write in writes if not isinstance(write.command, Write)]
     if again := next((shard_id for shard_id in moves if moves.count(shard_id) > 1), None):
         raise BadInput(

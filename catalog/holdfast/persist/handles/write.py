@@ -5,7 +5,7 @@ Each call prepares a command, uploads large updates, and commits the command wit
 
 import uuid
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -25,9 +25,19 @@ from holdfast.persist.rows.part import Encoding
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.values import Rows
 from holdfast.persist.session import Session
-from holdfast.persist.state.command import AppendRuns, FinalizeShard, Handle, RegisterWriter, Seal, Write
+from holdfast.persist.state.command import (
+    AppendRuns,
+    AppendStaged,
+    DropStaged,
+    FinalizeShard,
+    Handle,
+    RegisterWriter,
+    Seal,
+    Stage,
+    Write,
+)
 from holdfast.persist.state.machine import Machine, commit
-from holdfast.persist.state.state import Part, WriteMode
+from holdfast.persist.state.state import Part, WriteMode, blob_keys
 from holdfast.persist.state.transition import check_mode
 
 
@@ -70,6 +80,12 @@ def prepare_finalize(session: Session, shard_id: str) -> Prepared:
     """Prepare the end of a shard, for `multi_write`."""
     machine = session.machine(shard_id)
     return Prepared(machine, FinalizeShard(machine.store_ms()))
+
+
+def prepare_drop_staged(session: Session, shard_id: str) -> Prepared:
+    """Prepare to drop the staged batches of a shard, for `multi_write`."""
+    machine = session.machine(shard_id)
+    return Prepared(machine, DropStaged(machine.store_ms()))
 
 
 class WriteHandle:
@@ -281,6 +297,64 @@ class WriteHandle:
         Raises `BadInput` if an upload is for another shard, or has times outside of `[expected_upper,
         new_upper)`. Raises `HandleExpired` if the handle sent no heartbeat for too long during the uploads.
         """
+        expected_upper, new_upper = self._check_uploads(uploads, expected_upper, new_upper)
+        runs = joined([each.run for each in uploads if each.run], self._machine.schema_of, self.schema)
+        return self._prepared(runs, expected_upper, new_upper)
+
+    def prepare_stage(self, uploads: Mapping[str, Upload], lower: int, upper: int) -> Prepared:
+        """Prepare to record uploads as staged batches with these names, while the shard's upper is `lower`.
+
+        They are kept until `prepare_staged` appends them, even if this process ends, and nobody reads them
+        before. One name stands for the same updates: an upload whose name is taken is not recorded, and
+        `refused` returns it. Raises like `prepare_uploads`; the commit raises `UpperMismatch`.
+        """
+        lower, upper = self._check_uploads([*uploads.values()], lower, upper)
+        batches = tuple((name, (each.run,) if each.run else ()) for name, each in uploads.items())
+        return Prepared(self._machine, Stage(self._handle, self.schema, lower, upper, batches))
+
+    def refused(self, uploads: Mapping[str, Upload]) -> list[Upload]:
+        """Return the uploads that were not staged because others had staged theirs under the same names.
+
+        Call it after the commit of `prepare_stage`. Nobody needs them, so you can discard them.
+        """
+        pending = self._machine.state.pending
+        return [
+            each
+            for name, each in uploads.items()
+            if name in pending
+            and {*blob_keys([pending[name]])}.isdisjoint(part.blob_key for part in each.run)
+        ]
+
+    def prepare_staged(self, names: Sequence[str], expected_upper: int, new_upper: int) -> Prepared:
+        """Like `prepare_append`, for the updates of the staged batches with these names.
+
+        Each is a run, except that batches that don't overlap are one run. Others stay staged until the upper
+        is past them. Raises `HandleExpired` if a batch is gone.
+        """
+        expected_upper, new_upper = self._check_append(expected_upper, new_upper)
+        pending = self._machine.refresh().pending
+        if gone := [name for name in names if name not in pending]:
+            raise HandleExpired(
+                f"{len(gone)} of {len(names)} staged batches are gone from {self.shard_id}",
+                hint="stage them again",
+            )
+        runs = joined(
+            [run for name in names for run in pending[name].runs], self._machine.schema_of, self.schema
+        )
+        command = AppendStaged(
+            self._handle,
+            uuid.uuid4().bytes,
+            self.schema,
+            expected_upper,
+            new_upper,
+            tuple(names),
+            tuple(runs),
+        )
+        return Prepared(self._machine, command, self._in_flight)
+
+    def _check_uploads(
+        self, uploads: Sequence[Upload], expected_upper: int, new_upper: int
+    ) -> tuple[int, int]:
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         for each in uploads:
             if each.shard_id != self.shard_id:
@@ -300,8 +374,7 @@ class WriteHandle:
                         f"an upload has times from {part.lower} to {part.upper - 1}, expected times in"
                         f" [{expected_upper}, {new_upper})"
                     )
-        runs = joined([each.run for each in uploads if each.run], self._machine.schema_of, self.schema)
-        return self._prepared(runs, expected_upper, new_upper)
+        return expected_upper, new_upper
 
     def batch_builder(self, *, memory_bytes: int = MEMORY_BYTES) -> BatchBuilder:
         """Return a builder of one append of any size, in any order, that uses about this much memory.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import CLOSED, HoldfastError
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.state import Change, Part, PendingBatch, Rollup, WriteMode
 
@@ -80,6 +80,45 @@ class AppendRuns:
     expected_upper: int
     new_upper: int
     runs: tuple[tuple[Part, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Add staged batches, each with a name and times in `[lower, upper)`, while the upper is `lower`.
+
+    A batch whose name is taken is not added: one name stands for the same updates, whoever uploads them.
+    Result: the names that others have taken. The updates count only once `AppendStaged` names their batches.
+    """
+
+    writer: Handle
+    schema: Schema
+    lower: int
+    upper: int
+    batches: tuple[tuple[str, tuple[tuple[Part, ...], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendStaged:
+    """Like `AppendRuns`, for the updates of the staged batches with these names.
+
+    `runs` has exactly their parts, and may join runs that don't overlap.
+    """
+
+    writer: Handle
+    token: bytes
+    schema: Schema
+    expected_upper: int
+    new_upper: int
+    names: tuple[str, ...]
+    runs: tuple[tuple[Part, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropStaged:
+    """Drop the staged batches of times that begin before `below`. Their blobs become garbage."""
+
+    wall_ms: int
+    below: int = CLOSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +313,9 @@ Command = (
     RegisterWriter
     | EvolveSchema
     | AppendRuns
+    | Stage
+    | AppendStaged
+    | DropStaged
     | Write
     | Seal
     | RegisterReader

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast.errors import CLOSED
 from holdfast.persist.ids import fingerprint
-from holdfast.persist.state.state import ShardState
+from holdfast.persist.state.state import ShardState, WriteMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,16 @@ class StoredSize(NamedTuple):
 
     rows: int
     size_bytes: int
+
+
+def staged_sizes(state: ShardState) -> dict[str, StoredSize]:
+    """Return how much each staged batch of a version stores, by their names."""
+    if state.write_mode is not WriteMode.APPEND:
+        return {}
+    return {
+        name: StoredSize(sum(part.rows for part in batch.parts), sum(part.size_bytes for part in batch.parts))
+        for name, batch in state.pending.items()
+    }
 
 
 def stored_size(state: ShardState) -> StoredSize:

@@ -3,8 +3,9 @@
 - Batches cover `[0, upper)` without gaps. The first begins at 0, and each begins where the previous one ends.
 - The times of a part are at or after the lower of its batch, and before the upper of its batch or at its
   since. Only compaction moves a time, and at most to `since`.
-- Pending updates are at times from the upper on. Batches and pending batches may name a blob several times,
-  but not twice for the same time. A seal loses no time of the pending updates.
+- In mode WRITE_SEAL, pending updates are at times from the upper on. Batches and pending batches may name a
+  blob several times, but not twice for the same time. A seal loses no time of the pending updates. In mode
+  APPEND, pending batches are staged, and a blob is named once.
 - `since <= max(upper - 1, 0)`, and `since` is at most every reader's hold, unless the shard is finalized.
 - A blob in `garbage` is not named by a batch, a pending batch or a rollup.
 - Rollups and holds are never ahead of the version that names them.
@@ -71,13 +72,15 @@ def _faults_of_batches(state: ShardState) -> Iterator[str]:
 
 
 def _faults_of_pending(state: ShardState) -> Iterator[str]:
-    if state.pending and (state.write_mode is WriteMode.APPEND or state.finalized):
+    if state.pending and state.finalized:
         yield "updates are pending where they can't be"
+    is_staged = state.write_mode is WriteMode.APPEND
     for batch_id, pending in state.pending.items():
-        if batch_id != pending.id or not pending.runs:
+        if batch_id != pending.id or not (pending.runs or is_staged):
             yield f"pending batch {batch_id} is none"
         for part in pending.parts:
-            if not max(state.upper, pending.lower) <= part.lower < part.upper <= pending.upper:
+            lower = pending.lower if is_staged else max(state.upper, pending.lower)
+            if not lower <= part.lower < part.upper <= pending.upper:
                 yield f"pending batch {batch_id} has a part of times [{part.lower}, {part.upper})"
             if fault := _part_fault(state, part):
                 yield f"pending batch {batch_id} has a part {fault}"
@@ -162,7 +165,8 @@ def check_step(old: ShardState, new: ShardState) -> None:
     for id_, schema in old.schemas.items():
         if new.schemas.get(id_) != schema:
             raise AssertionError(f"{new.shard_id} version {new.seqno}: schema {id_} changed")
-    if new.seqno == old.seqno + 1 and new.upper > old.upper and not new.finalized:
+    is_sealed = new.write_mode is WriteMode.WRITE_SEAL and new.upper > old.upper
+    if new.seqno == old.seqno + 1 and is_sealed and not new.finalized:
         _check_seal(old, new)
 
 

@@ -90,7 +90,17 @@ from holdfast.persist.looks import earliest, look_again, moment
 from holdfast.persist.rows.part import verify
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.codec import decode_diff, decode_state, encode_diff
-from holdfast.persist.state.command import AppendRuns, Command, Commit, NoOp, Reject, Seal, Write
+from holdfast.persist.state.command import (
+    AppendRuns,
+    AppendStaged,
+    Command,
+    Commit,
+    NoOp,
+    Reject,
+    Seal,
+    Stage,
+    Write,
+)
 from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.divergence import ForkGuard, KnownRow, recorded_rollups
 from holdfast.persist.state.invariants import check_state, check_step
@@ -494,7 +504,7 @@ def commit(steps: Sequence[tuple[Machine, Command]], *, retries: bool = True) ->
 
     Without `retries`, the first failed append of the store is final.
 
-    Each shard takes at most one `AppendRuns` or `Seal`, because a batch is named after the version that adds
+    Each shard takes at most one append or `Seal`, because a batch is named after the version that adds
     it. If an attempt of unknown outcome turns out to have landed, all results are None.
 
     Raises:
@@ -653,7 +663,7 @@ def _landed(
     The caches of all shards are at one moment after the attempts. Raises `unsettled` if nothing shows whether
     an attempt landed, and the steps were rejected, or may write the same rows twice.
     """
-    if len(steps) == 1 and not isinstance(steps[0][1], AppendRuns | Write | Seal):
+    if len(steps) == 1 and not isinstance(steps[0][1], AppendRuns | AppendStaged | Stage | Write | Seal):
         # A single command on a handle recognizes its own effect, and its rejection is right in any case.
         return False
     is_unknown = False
@@ -670,7 +680,7 @@ def _landed(
         elif not _is_free(attempt):
             tried.remove(attempt)
     # An append that has landed is not accepted again. A write may be, because it moves no upper.
-    matters = rejection is not None or any(isinstance(command, Write) for _, command in steps)
+    matters = rejection is not None or any(isinstance(command, Stage | Write) for _, command in steps)
     if is_unknown and matters:
         raise unsettled
     return False

@@ -24,6 +24,7 @@ from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.command import (
     AddRollup,
     AppendRuns,
+    AppendStaged,
     ClaimBatches,
     Command,
     Commit,
@@ -32,6 +33,7 @@ from holdfast.persist.state.command import (
     DowngradeReader,
     DropCritical,
     DropReader,
+    DropStaged,
     EvolveSchema,
     ExpectUpper,
     ExpireHandles,
@@ -48,6 +50,7 @@ from holdfast.persist.state.command import (
     Reject,
     ReleaseClaim,
     Seal,
+    Stage,
     Write,
 )
 from holdfast.persist.state.state import (
@@ -74,14 +77,17 @@ from holdfast.persist.state.state import (
     Writer,
 )
 from holdfast.persist.state.transition_pending import Runs, bounds_of, garbage_of, sealed, written
+from holdfast.persist.state.transition_staged import check_staged, drop_staged, staged, taken
 from holdfast.persist.state.transition_upkeep import claims_of, upkeep
 
 
 def transition(state: ShardState, command: Command) -> Outcome:
     """Return what `command` does to `state`."""
     match command:
-        case AppendRuns() | Write() | Seal():
+        case AppendRuns() | AppendStaged() | Write() | Seal():
             return _written(state, command)
+        case Stage() | DropStaged():
+            return _staging(state, command)
         case RegisterWriter():
             return _register_writer(state, command)
         case EvolveSchema(schema):
@@ -181,14 +187,26 @@ def _evolve(state: ShardState, schema: Schema) -> Outcome:
     return Commit((PutSchema(schema_id, schema),), schema_id)
 
 
-def _written(state: ShardState, command: AppendRuns | Write | Seal) -> Outcome:
+def _staging(state: ShardState, command: Stage | DropStaged) -> Outcome:
+    if isinstance(command, DropStaged):
+        return drop_staged(state, command)
+    if state.finalized:
+        return _finalized(state)
+    schema = _ensure_schema(state, command.schema, WriteMode.APPEND)
+    if isinstance(schema, Reject):
+        return schema
+    schema_id, _ = schema
+    return staged(state, command, [(name, _of_schema(runs, schema_id)) for name, runs in command.batches])
+
+
+def _written(state: ShardState, command: AppendRuns | AppendStaged | Write | Seal) -> Outcome:
     upper = state.upper if isinstance(command, Write) else command.new_upper
     known = state.writers.get(command.writer.id)
     if known is not None and known.last_token == command.token:
         return NoOp(upper)
     if state.finalized:
         return _finalized(state)
-    mode = WriteMode.APPEND if isinstance(command, AppendRuns) else WriteMode.WRITE_SEAL
+    mode = WriteMode.APPEND if isinstance(command, AppendRuns | AppendStaged) else WriteMode.WRITE_SEAL
     schema = _ensure_schema(state, command.schema, mode)
     if isinstance(schema, Reject):
         return schema
@@ -200,7 +218,9 @@ def _written(state: ShardState, command: AppendRuns | Write | Seal) -> Outcome:
     )
     match command:
         case AppendRuns():
-            added = _appended(state, command, schema_id)
+            added = _appended(state, command, _of_schema(command.runs, schema_id))
+        case AppendStaged():
+            added = (*taken(command), *_appended(state, command, command.runs))
         case Write():
             added = written(command, _of_schema(command.runs, schema_id))
         case Seal():
@@ -210,8 +230,8 @@ def _written(state: ShardState, command: AppendRuns | Write | Seal) -> Outcome:
     return Commit((*changes, PutEntry(writer), *added), upper)
 
 
-def _check_written(state: ShardState, command: AppendRuns | Write | Seal) -> Reject | None:
-    runs = () if isinstance(command, Seal) else command.runs
+def _check_written(state: ShardState, command: AppendRuns | AppendStaged | Write | Seal) -> Reject | None:
+    runs = command.runs if isinstance(command, AppendRuns | Write) else ()
     if isinstance(command, Write):
         expected = bounds_of(runs)[0] if runs else state.upper
         wrong = expected < state.upper
@@ -220,6 +240,8 @@ def _check_written(state: ShardState, command: AppendRuns | Write | Seal) -> Rej
         wrong = expected != state.upper
     if wrong:
         return Reject(UpperMismatch(expected, state.upper, shard_id=state.shard_id))
+    if isinstance(command, AppendStaged):
+        return check_staged(state, command)
     if command.writer.registered and command.writer.id not in state.writers:
         return _silent(command.writer)
     if any(part.blob_key in state.garbage for run in runs for part in run):
@@ -228,10 +250,9 @@ def _check_written(state: ShardState, command: AppendRuns | Write | Seal) -> Rej
     return None
 
 
-def _appended(state: ShardState, command: AppendRuns, schema_id: int) -> tuple[Change, ...]:
-    if not command.runs and state.batches:
+def _appended(state: ShardState, command: AppendRuns | AppendStaged, runs: Runs) -> tuple[Change, ...]:
+    if not runs and state.batches:
         return (ExtendUpper(command.new_upper),)
-    runs = _of_schema(command.runs, schema_id)
     return (AppendBatch(Batch(state.seqno + 1, command.expected_upper, command.new_upper, 0, runs)),)
 
 

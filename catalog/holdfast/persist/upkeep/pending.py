@@ -18,14 +18,20 @@ from holdfast.persist.ids import new_id
 from holdfast.persist.parts.part_store import PartGone, delete_parts
 from holdfast.persist.parts.run_writer import write_run
 from holdfast.persist.parts.snapshot import replan
-from holdfast.persist.state.command import Handle, InstallPending
+from holdfast.persist.state.command import DropStaged, Handle, InstallPending
 from holdfast.persist.state.machine import Machine, commit
-from holdfast.persist.state.state import PendingBatch, ShardState
+from holdfast.persist.state.state import PendingBatch, ShardState, WriteMode
+from holdfast.persist.state.transition_staged import staged_below
 from holdfast.persist.upkeep.compaction import consolidated, for_one_result, registration
 
 
 def plan_pending(state: ShardState, config: PersistConfig) -> tuple[PendingBatch, ...]:
-    """Return the pending batches to merge next: those of the lowest level that has enough of them."""
+    """Return the pending batches to merge next: those of the lowest level that has enough of them.
+
+    Staged batches keep their names, so they are not merged.
+    """
+    if state.write_mode is WriteMode.APPEND:
+        return ()
     levels: dict[int, list[PendingBatch]] = {}
     for batch in state.pending.values():
         levels.setdefault(batch.level, []).append(batch)
@@ -33,6 +39,13 @@ def plan_pending(state: ShardState, config: PersistConfig) -> tuple[PendingBatch
         level for level, batches in levels.items() if len(batches) >= config.compaction_fanin
     )
     return tuple(levels.get(min(full, default=-1), ()))
+
+
+def drop_passed(machine: Machine) -> None:
+    """Drop the staged batches that can't be appended any more, because the upper is past their lower."""
+    upper = machine.state.upper
+    if staged_below(machine.state, upper):
+        commit([(machine, DropStaged(machine.store_ms(), upper))])
 
 
 def merge_pending(machine: Machine, writer: Handle, between: Callable[[], None] = lambda: None) -> bool:

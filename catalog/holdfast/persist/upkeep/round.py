@@ -13,10 +13,11 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.state.command import Handle
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import ShardState
+from holdfast.persist.state.transition_staged import staged_below
 from holdfast.persist.upkeep.compaction import compact, next_compaction
 from holdfast.persist.upkeep.garbage import collect_garbage, cover_and_collect
 from holdfast.persist.upkeep.leases import LeaseWatch, drop_handles
-from holdfast.persist.upkeep.pending import merge_pending, plan_pending
+from holdfast.persist.upkeep.pending import drop_passed, merge_pending, plan_pending
 from holdfast.persist.upkeep.rollup import rollup_due
 
 
@@ -24,7 +25,7 @@ def due(state: ShardState, config: PersistConfig) -> bool:
     """Whether a shard needs upkeep now."""
     if rollup_due(state, config) or next_compaction(state, config):
         return True
-    return bool(plan_pending(state, config))
+    return bool(plan_pending(state, config) or staged_below(state, state.upper))
 
 
 def maintain(
@@ -39,6 +40,7 @@ def maintain(
     if not state.exists:
         return
     drop_handles(machine, leases.expired(machine.state))
+    drop_passed(machine)
     unreadable: HoldfastError | None = None
     try:
         while merge_pending(machine, writer, between) or compact(machine, writer, between, state.upper):

@@ -20,6 +20,7 @@ from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.command import (
     AddRollup,
     AppendRuns,
+    AppendStaged,
     ClaimBatches,
     Command,
     Commit,
@@ -28,6 +29,7 @@ from holdfast.persist.state.command import (
     DowngradeReader,
     DropCritical,
     DropReader,
+    DropStaged,
     EvolveSchema,
     ExpireHandles,
     FinalizeShard,
@@ -41,6 +43,7 @@ from holdfast.persist.state.command import (
     RegisterWriter,
     Reject,
     Seal,
+    Stage,
     Write,
 )
 from holdfast.persist.state.invariants import check_step
@@ -50,6 +53,7 @@ from holdfast.persist.state.state import (
     Garbage,
     LeasedReader,
     Part,
+    PendingBatch,
     Rollup,
     ShardState,
     StateDiff,
@@ -415,3 +419,101 @@ def test_writers_are_in_the_order_of_their_last_append() -> None:
 def test_an_append_that_ended_a_finalized_shard_is_still_known() -> None:
     closed = after(WRITTEN, append(30, CLOSED, token=b"last"))
     assert transition(closed, append(30, CLOSED, token=b"last")) == NoOp(CLOSED)
+
+
+def stage(*batches: tuple[str, *tuple[Part, ...]], lower: int = 30, by: Handle = W1) -> Stage:
+    """Batches of a name and a part each, or none."""
+    return Stage(
+        by, SCHEMA, lower, 40, tuple((name, (tuple(parts),) if parts else ()) for name, *parts in batches)
+    )
+
+
+def take(*names: str, runs: tuple[tuple[Part, ...], ...], lower: int = 30) -> AppendStaged:
+    return AppendStaged(W1, b"take", SCHEMA, lower, 40, names, runs)
+
+
+D, E, F = (blob(name, 39, 40) for name in "def")
+STAGED = after(WRITTEN, stage(("one", D), ("none",)), stage(("two", E), by=W2))
+
+
+def test_what_is_staged_is_kept_and_no_part_of_the_contents() -> None:
+    assert [*STAGED.pending] == ["one", "none", "two"]
+    assert STAGED.pending["one"] == PendingBatch("one", "w1", 30, 40, ((D,),))
+    assert (STAGED.batches, STAGED.upper) == (WRITTEN.batches, 30)
+    assert part_keys(STAGED) - part_keys(WRITTEN) == {D.blob_key, E.blob_key}
+    assert after(STAGED, append(30, 35, blob("x", 31, 32))).pending == STAGED.pending
+
+
+def test_who_comes_first_has_the_name() -> None:
+    again = stage(("one", F), ("three", blob("g", 39, 40)), by=W2)
+    outcome = transition(STAGED, again)
+    assert isinstance(outcome, Commit)
+    assert outcome.result == {"one"}
+    state = after(STAGED, again)
+    assert [*state.pending] == ["one", "none", "two", "three"]
+    assert state.pending["one"] == STAGED.pending["one"]
+
+
+def test_an_append_takes_all_that_it_names_and_leaves_the_rest() -> None:
+    state = after(STAGED, take("two", "none", runs=((E,),)))
+    assert state.batches[-1] == Batch(6, 30, 40, 0, ((E,),))
+    assert [*state.pending] == ["one"]
+    assert not state.garbage
+    swept = after(state, DropStaged(7, state.upper))
+    assert not swept.pending
+    assert [*swept.garbage.values()] == [Garbage(str(D.blob_key), 7, 7)]
+
+
+def test_runs_that_were_joined_have_the_same_parts() -> None:
+    state = after(STAGED, take("one", "none", "two", runs=((E, D),)))
+    assert state.batches[-1].runs == ((E, D),)
+    assert not state.pending
+
+
+def test_what_is_staged_is_dropped_at_once_or_with_the_shard() -> None:
+    gone = {str(D.blob_key), str(E.blob_key)}
+    state = after(STAGED, DropStaged(7))
+    assert (state.pending, state.batches) == ({}, WRITTEN.batches)
+    assert {*state.garbage} == gone
+    assert isinstance(transition(STAGED, DropStaged(7, 30)), NoOp)
+    assert gone <= {*after(STAGED, FinalizeShard(7)).garbage}
+
+
+@pytest.mark.parametrize(
+    ("state", "command", "error"),
+    [
+        (STAGED, take("one", "four", runs=((D,),)), HandleExpired),
+        (STAGED, take("one", "one", runs=((D,), (D,))), BadInput),
+        (STAGED, take("one", "two", runs=((D,),)), BadInput),
+        (STAGED, take("one", runs=((D,), (E,))), BadInput),
+        (STAGED, take("one", runs=((F,),)), BadInput),
+        (STAGED, take("one", runs=((D,),), lower=29), UpperMismatch),
+        (after(STAGED, append(30, 31)), take("one", runs=((D,),), lower=31), BadInput),
+        (STAGED, stage(("four", F), lower=20), UpperMismatch),
+        (STAGED, stage(("four", F), by=W3), HandleExpired),
+        (after(STAGED, DropStaged(7)), stage(("one", D)), HandleExpired),
+        (ENDED, stage(("four", F)), ShardFinalized),
+        (STAGED, Stage(W1, OTHER_SCHEMA, 30, 40, ()), CodecMismatch),
+        (after(EMPTY, RegisterWriter(W1, SCHEMA, WriteMode.WRITE_SEAL)), stage(lower=0), BadInput),
+    ],
+)
+def test_staging_is_refused(state: ShardState, command: Command, error: type[Exception]) -> None:
+    outcome = transition(state, command)
+    assert isinstance(outcome, Reject)
+    assert type(outcome.error) is error
+
+
+@pytest.mark.parametrize(
+    ("state", "command", "result"),
+    [
+        (STAGED, stage(("one", D), ("none",)), frozenset()),
+        (STAGED, stage(("one", F)), {"one"}),
+        (after(STAGED, take("one", runs=((D,),))), stage(("one", D)), frozenset()),
+        (after(STAGED, take("one", runs=((D,),))), take("one", runs=((D,),)), 40),
+        (after(STAGED, DropStaged(7)), DropStaged(8), None),
+        (ENDED, DropStaged(8), None),
+        (after(EMPTY, RegisterWriter(W1, SCHEMA, WriteMode.WRITE_SEAL)), DropStaged(8), None),
+    ],
+)
+def test_staging_knows_its_own_effect(state: ShardState, command: Command, result: object) -> None:
+    assert transition(state, command) == NoOp(result)
