@@ -190,7 +190,7 @@ def test_a_support_bundle_has_what_drivers_said_without_secrets(installed: Insta
         for pod in pods(installed, "spec-2", attempt)
     }
     assert "can't reach postgresql://***@db/holdfast" in logs[1]
-    assert "rows are uploaded, committing" in logs[2]
+    assert "rows are staged, committing" in logs[2]
     secrets = [PASSWORD, *(installed.secret[name] for name in ("AWS_SECRET_ACCESS_KEY", "PGPASSWORD"))]
     assert [name for name, text in files.items() for secret in secrets if secret in text] == []
 

@@ -25,14 +25,18 @@ def say(text):
     if sys.argv[4] in text:
         os.kill(os.getpid(), signal.SIGKILL)
 
+if rows := sys.argv[5:]:
+    from holdfast.spark import options
+
+    options._TASK_ROWS = int(rows[0])
 spec = specs.load_spec(sys.argv[3], getattr(specs, sys.argv[2]))
 import_module(f"holdfast.spark.jobs.{sys.argv[1]}").run(spec, say=say)
 """
 
 
-def killed_at(spec: JobSpec, moment: str) -> subprocess.CompletedProcess[str]:
-    """What became of the job of a spec that is killed when it says this."""
-    arguments = [spec.KIND, type(spec).__name__, spec.to_json(), moment]
+def killed_at(spec: JobSpec, moment: str, task_rows: str = "") -> subprocess.CompletedProcess[str]:
+    """What became of the job of a spec that is killed when it says this. `task_rows` are worth a task."""
+    arguments = [spec.KIND, type(spec).__name__, spec.to_json(), moment, *([task_rows] if task_rows else [])]
     command = [sys.executable, "-c", _KILLED_AT, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 

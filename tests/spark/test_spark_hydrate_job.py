@@ -170,7 +170,9 @@ def filled(controller: StorageController, spec: HydrateSpec, as_of: int) -> pa.T
     return pa.concat_tables(found).sort_by("id")
 
 
-def check_committed(controller: StorageController, spec: HydrateSpec, *, upper: int = 31) -> None:
+def check_committed(
+    controller: StorageController, spec: HydrateSpec, *, upper: int = 31, reached: int = 31
+) -> None:
     """The record says so, and the rendition has, once, all that the collection has."""
     record = record_of(controller, spec)
     assert (record.state, record.attempt) == (JobState.DONE, spec.attempt)
@@ -180,7 +182,7 @@ def check_committed(controller: StorageController, spec: HydrateSpec, *, upper: 
     assert record.result == {"upper": upper, "rows": wanted.num_rows}
     view = controller.renditions.look(spec.collection)
     holds = controller.client.inspect(view.info.metadata_shard).holds
-    assert [hold.since for hold in holds if hold.purpose == rendition_hold("r2")] == [upper - 1]
+    assert [hold.since for hold in holds if hold.purpose == rendition_hold("r2")] == [reached - 1]
 
 
 def check_nothing(controller: StorageController, spec: HydrateSpec) -> None:
@@ -215,7 +217,7 @@ def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
     assert done.returncode == 0, done.stderr
     assert "as of 30: 2 tasks into 3 shards of r2" in done.stdout
-    assert "hydrate: 999 rows are uploaded, committing" in done.stdout
+    assert "hydrate: 999 rows are staged, committing" in done.stdout
     check_committed(controller, spec)
     # What executors uploaded is three runs of two parts, and none of their rows are in the state.
     assert sorted(uploaded(controller, spec).values()) == [2, 2, 2]
@@ -234,7 +236,7 @@ def test_it_catches_up_and_takes_over_while_the_collection_is_written_and_read(
     reader = controller.reader(spec.collection, purpose="test").listen(30)
 
     def say(text: str) -> None:
-        if "rows are uploaded" in text:
+        if "rows are staged" in text:
             writer.append(contents_of(2000, 2010), 31, 41)
             assert controller.evolve_collection(spec.collection, WIDER).schema == WIDER
 
@@ -265,7 +267,7 @@ def test_executors_copy_what_was_written_meanwhile_until_little_is_left(
 
     def say(text: str) -> None:
         said.append(text)
-        if "rows are uploaded" in text:
+        if "rows are staged" in text:
             new = contents_of(2000, 2010)
             writer.append(new, 31, 41)
             writer.append([{**row, "_diff": -1} for row in new[:8]] + contents_of(1000, 1004), 41, 51)
@@ -275,7 +277,7 @@ def test_executors_copy_what_was_written_meanwhile_until_little_is_left(
     hydrate.run(spec, say=say, spark=spark)
     assert "as of 50: 3 tasks into 3 shards of r2" in " ".join(said)
     assert "22 changes are uploaded, committing" in said
-    assert len([text for text in said if "are uploaded" in text]) == 2
+    assert len([text for text in said if "are uploaded" in text]) == 1
     assert "as of 30: 4 tasks into 3 shards of r2" in " ".join(said)
     for shard in shards_of(controller, spec):
         filled_with = controller.client.session.machine(shard).refresh().batches[0]
@@ -290,24 +292,27 @@ def test_executors_copy_what_was_written_meanwhile_until_little_is_left(
     assert [hold.since for hold in holds if hold.purpose == rendition_hold("r2")] == [60]
 
 
-def test_an_attempt_that_was_replaced_meanwhile_is_fenced_and_takes_its_uploads_away(
+def test_an_attempt_that_was_replaced_meanwhile_is_fenced_and_the_next_one_commits_what_it_staged(
     spark: SparkSession, controller: StorageController, order: Order
 ) -> None:
     zombie = order()
     successor: list[HydrateSpec] = []
+    said: list[str] = []
 
     def say(text: str) -> None:
-        if "are uploaded, committing" in text:
+        if "rows are staged, committing" in text:
             assert len(uploaded(controller, zombie)) == 3
             successor.append(again(controller, zombie))
 
     with pytest.raises(Fenced, match="attempt 1"):
         hydrate.run(zombie, say=say, spark=spark)
     record = record_of(controller, zombie)
-    assert (record.state, record.attempt, record.result) == (JobState.RUNNING, 2, {})
-    assert uploaded(controller, zombie) == {}
+    assert (record.state, record.attempt, record.outcome) == (JobState.RUNNING, 2, {})
     check_nothing(controller, zombie)
-    hydrate.run(successor[0], say=str, spark=spark)
+    before = uploaded(controller, zombie)
+    hydrate.run(successor[0], say=said.append, spark=spark)
+    assert said[:2] == ["2 of 2 pieces are staged already", "999 rows are staged, committing"]
+    assert uploaded(controller, zombie) == before
     check_committed(controller, successor[0])
     assert hydrate.main([zombie.to_json()]) == 4
     check_committed(controller, successor[0])
@@ -320,7 +325,7 @@ def test_of_two_drivers_of_one_attempt_one_commits_and_both_are_right(
     both_have_uploaded = threading.Barrier(2)
 
     def say(text: str) -> None:
-        if "are uploaded, committing" in text:
+        if "rows are staged, committing" in text:
             both_have_uploaded.wait(timeout=300)
 
     with ThreadPoolExecutor(2) as drivers:
@@ -331,20 +336,33 @@ def test_of_two_drivers_of_one_attempt_one_commits_and_both_are_right(
 
 
 @pytest.mark.long
-def test_a_killed_driver_leaves_nothing_that_anybody_reads_and_the_next_attempt_begins_anew(
-    spark: SparkSession, controller: StorageController, order: Order
+def test_after_a_kill_the_next_attempt_does_only_the_rest(
+    spark: SparkSession, controller: StorageController, orders: str, url: str
 ) -> None:
-    first = order()
-    killed = killed_at(first, "are uploaded, committing")
+    """The pieces that were staged when the driver was killed are not uploaded again."""
+    writer = controller.writer(orders, purpose="test")
+    for time in range(31, 36):
+        writer.append(contents_of(1000 * time, 1000 * time + 500), time, time + 1)
+    controller.renditions.create(orders, shards=3, rendition_id="r2")
+    first = spec_of(controller, orders, url=url, partitions=10)
+    killed = killed_at(first, "2 of ", "500")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert record_of(controller, first).state is JobState.RUNNING
+    pieces = int(killed.stdout.split(" of ")[-1].split()[0])
     check_nothing(controller, first)
-    left = uploaded(controller, first)
-    assert len(left) == 3
+    names = {shard: controller.client.staged(shard) for shard in shards_of(controller, first)}
+    (staged,) = {len(found) for found in names.values()}
+    assert staged == 2 < pieces
+    writer.append(contents_of(90_000, 90_010), 36, 41)
     second = again(controller, first)
-    hydrate.run(second, say=str, spark=spark)
-    check_committed(controller, second)
-    assert left.items() <= uploaded(controller, second).items()
+    said: list[str] = []
+    before = sum(uploaded(controller, first).values())
+    hydrate.run(second, say=said.append, spark=spark)
+    assert said[0] == f"2 of {pieces} pieces are staged already"
+    assert f"as of 35: {pieces - 2} tasks into 3 shards of r2" in said[1]
+    check_committed(controller, second, upper=36, reached=41)
+    # A piece may have no rows for a shard.
+    assert 0 < sum(uploaded(controller, first).values()) - before <= 3 * (pieces - 2)
 
 
 def test_a_rendition_that_is_given_up_meanwhile_ends_the_job(

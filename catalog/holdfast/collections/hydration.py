@@ -11,11 +11,12 @@
 
 If you hydrate in one process, all rows pass through its memory and disk: 3 million small rows take 13 s and
 0.5 GB. From `SPARK_BYTES` or `SPARK_ROWS` of stored updates on that takes minutes. Then use
-`holdfast.spark.jobs.hydrate`, which lets Spark's executors sort and upload. Only the filling differs.
+`holdfast.spark.jobs.hydrate`, which lets Spark's executors sort and upload. Only the filling differs. What
+its attempts upload is kept for the next attempt (`holdfast.collections.staging`).
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -51,10 +52,12 @@ SPARK_BYTES: Final = 256 << 20
 SPARK_ROWS: Final = 20_000_000
 """If a collection has this many stored rows or more, don't hydrate it in one process."""
 
+Steps: TypeAlias = Callable[[], list[Prepared]]
 Fill: TypeAlias = Callable[
-    [CollectionInfo, RenditionInfo, int, OnProgress], AbstractContextManager[Callable[[], list[Prepared]]]
+    [CollectionInfo, RenditionInfo, int, OnProgress], AbstractContextManager[tuple[int, Steps]]
 ]
-"""Returns the steps that take an empty rendition to at most the collection's upper. See `prepared_copy`."""
+"""Takes an empty rendition to the collection's upper, or an earlier one. Returns that upper, and the steps.
+See `prepared_copy`."""
 
 # The errors that work on a rendition raises if the rendition ends during the work.
 _GONE: Final = (AsOfTooEarly, HandleExpired, ShardFinalized, TornRendition, UpperMismatch)
@@ -193,8 +196,8 @@ class Hydration:
                 self._finish(job, there, ())
                 return
             try:
-                with self._make(info, rendition, upper, self._tell) as steps:
-                    self._finish(job, upper, steps)
+                with self._make(info, rendition, upper, self._tell) as (filled, steps):
+                    self._finish(job, filled, steps)
                 return
             except UpperMismatch:
                 if common_upper(info, rendition, self._client.recent_uppers) == 0:
@@ -213,12 +216,14 @@ class Hydration:
             if self._given not in (None, known.attempt):
                 raise
 
+    @contextmanager
     def _here(
         self, info: CollectionInfo, rendition: RenditionInfo, upper: int, progress: OnProgress
-    ) -> AbstractContextManager[Callable[[], list[Prepared]]]:
+    ) -> Iterator[tuple[int, Steps]]:
         """Fill the rendition through this process."""
         describe = partial(self._controller.describe, self._id)
-        return prepared_copy(self._client, info, rendition, 0, upper, describe, progress=progress)
+        with prepared_copy(self._client, info, rendition, 0, upper, describe, progress=progress) as steps:
+            yield upper, steps
 
     def _tell(self, done: int, total: int) -> None:
         self._rows = done

@@ -118,6 +118,25 @@ class JobCommands:
         self._log.commit(lambda state: transitions.check_running(state, job, attempt), effects)
         return held
 
+    def plan_job(
+        self,
+        job: str,
+        attempt: int,
+        plan: Json,
+        *,
+        instead_of: Json | None = None,
+        effects: Sequence[Prepared] = (),
+    ) -> JobRecord:
+        """Record how the attempts of a job divide its work. Returns the record with the plan that counts.
+
+        The plan is `JobRecord.plan` until the job is done, also of later attempts. If another plan than
+        `instead_of` is recorded, that one counts. Otherwise `effects`, which have no uploads, are committed
+        with the new one. Raises `Fenced` if the attempt is not the running one.
+        """
+        return self._log.commit(
+            lambda state: transitions.plan_job(state, job, attempt, plan, instead_of), lambda _: effects
+        )
+
     def job(self, job: str) -> JobRecord | None:
         """The record of the job with this id, or None."""
         return self._log.sync().jobs.get(job)

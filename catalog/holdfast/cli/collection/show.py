@@ -171,7 +171,7 @@ def _show_all(
 
 
 def _job(record: "JobRecord") -> dict[str, Any]:
-    return {**plain(record), "state": record.state.name.capitalize()}
+    return {**plain(record), "state": record.state.name.capitalize(), "result": plain(record.outcome)}
 
 
 def _rendition(
@@ -298,7 +298,7 @@ def _jobs_table(found: "Sequence[JobRecord]") -> str:
             job.by or "-",
             moment(job.started_ms),
             age((job.finished_ms - job.started_ms) / 1000) if job.finished_ms else "-",
-            cell_of(job.error or ", ".join(f"{key} {value}" for key, value in job.result.items())) or "-",
+            cell_of(job.error or ", ".join(f"{key} {value}" for key, value in job.outcome.items())) or "-",
         ]
         for job in found
     ]

@@ -24,6 +24,8 @@ AS_OF: Final = "as_of"
 """In the spec of a job: the time at which it reads its collection. Each of its attempts holds that time."""
 BATCH: Final = "batch"
 """In the result of a job that stands for a stream: the number of the last batch that was written."""
+PLAN: Final = "plan"
+"""In the result of a job that is not done: how its attempts divide the work."""
 
 _MAX_NAME: Final = 255
 _MAX_ERROR: Final = 1000
@@ -66,6 +68,17 @@ class JobRecord:
         """The time at which the job reads its collection, from its spec."""
         found = self.spec.get(AS_OF)
         return found if isinstance(found, int) else None
+
+    @property
+    def plan(self) -> Json | None:
+        """The plan that an attempt of the job has recorded. None if there is none, and after the job."""
+        found = self.result.get(PLAN)
+        return found if isinstance(found, dict) and self.state is not JobState.DONE else None
+
+    @property
+    def outcome(self) -> Json:
+        """The result without a plan, for people."""
+        return self.result if self.plan is None else {}
 
     def __str__(self) -> str:
         return f"job {self.job_id} ({self.kind} {self.slot}, attempt {self.attempt})"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast.collections.record.jobs import BATCH, JobRecord, JobState, Json
+from holdfast.collections.record.jobs import BATCH, PLAN, JobRecord, JobState, Json
 from holdfast.collections.record.spec import (
     FIRST_RENDITION,
     CollectionInfo,
@@ -229,7 +229,7 @@ def retry_job(
                 known,
                 attempt=known.attempt + 1,
                 state=JobState.RUNNING,
-                result={},
+                result={} if known.plan is None else {PLAN: known.plan},
                 error="",
                 started_ms=now_ms,
                 finished_ms=0,
@@ -251,6 +251,21 @@ def check_running(state: ControllerState, job_id: str, attempt: int) -> Outcome[
     if known is None:
         return _no_job(job_id)
     return _fenced(known, attempt) or _ended(state, known) or RecordCommit(known)
+
+
+def plan_job(
+    state: ControllerState, job_id: str, attempt: int, plan: Json, instead_of: Json | None
+) -> Outcome[JobRecord]:
+    """Record a plan for the running attempt, unless a plan other than `instead_of` is recorded."""
+    known = state.jobs.get(job_id)
+    if known is None:
+        return _no_job(job_id)
+    if (refused := _fenced(known, attempt) or _ended(state, known)) is not None:
+        return refused
+    if known.plan != instead_of:
+        return RecordNoOp(known)
+    planned = replace(known, result={PLAN: plan})
+    return RecordCommit(planned, (planned,))
 
 
 def finish_job(

@@ -3,9 +3,12 @@
     python -m holdfast.spark.jobs.hydrate '<JSON spec, or the path of a spec>'
 
 - Executors read pieces of the collection, sort them and upload the results for writers of the driver. The
-  driver commits once: the uploads, together with the change of the JobRecord from Running(attempt) to Done.
-- An attempt that is no longer the recorded one is fenced, and deletes its uploads. Uploads of attempts that
-  were killed, and of tasks that ran twice, are swept after the leases of their writers.
+  driver stages each piece once it is uploaded (`holdfast.collections.staging`), and commits once: all pieces,
+  together with the change of the JobRecord from Running(attempt) to Done.
+- If an attempt ends before that, what is staged stays. The next attempt reads at the same time, and does the
+  other pieces.
+- An attempt that is no longer the recorded one can't commit. Uploads that were not staged before an attempt
+  was killed, and those of tasks that ran twice, are swept after the leases of their writers.
 - The rendition itself holds what is read, from its creation until it is current or aborted.
 - Executors also copy the rows that were written during the job, until few are left. The driver copies these.
   That is not on record: any process may do it.
@@ -17,21 +20,23 @@ may succeed; 2 the spec, or what it asks for, is wrong; 3 the store failed; 4 fe
 """
 
 import functools
+import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
-from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
+from holdfast.collections import CollectionInfo, CollectionPart, RenditionInfo, StorageController
 from holdfast.collections.changes import plan_changes
 from holdfast.collections.frontiers import common_upper
-from holdfast.collections.hydration import Hydration
+from holdfast.collections.hydration import Hydration, Steps
 from holdfast.collections.rendition_copy import OnProgress, hold_moved, kept_builders, rendition_hold
+from holdfast.collections.staging import MOST_PLAN_BYTES, Plan, Staging, agreed
 from holdfast.errors import CLOSED, HoldfastError, StorageError, UpperMismatch
 from holdfast.persist import PersistClient, Prepared, Upload, WriteHandle
 from holdfast.spark import scan
@@ -85,14 +90,60 @@ class _Job:
     @contextmanager
     def filled(
         self, info: CollectionInfo, rendition: RenditionInfo, upper: int, progress: OnProgress
-    ) -> Iterator[Callable[[], list[Prepared]]]:
-        """The steps that fill an empty rendition, uploaded by executors. See `prepared_copy`."""
-        found = scan.find(self.spec.reading(info.collection_id, upper - 1))
-        parts = [task.part for task in scan.plan(found)]
-        with self._uploaded(info, rendition, 0, upper, parts, fill_task) as (appends, rows):
+    ) -> Iterator[tuple[int, Steps]]:
+        """The steps that fill an empty rendition with what executors upload. See `prepared_copy`."""
+        plan = agreed(
+            self.controller,
+            info,
+            rendition,
+            job=self.spec.job_id,
+            attempt=self.spec.attempt,
+            make=functools.partial(self._planned, info, upper),
+        )
+        filled = plan.as_of + 1
+        # Read after the pieces were planned, so their schemas are this one or earlier ones.
+        schema = self.controller.describe(info.collection_id).stored_schema
+        with ExitStack() as stack:
+            staging = Staging(stack, self.client, rendition, schema, plan)
+            self._stage(info, rendition, plan, staging)
+            # An attempt with another plan has dropped what this one has staged.
+            self.controller.check_attempt(self.spec.job_id, self.spec.attempt)
+            rows = staging.rows()
             progress(rows, rows)
-            self.say(f"{rows:,} rows are uploaded, committing")
-            yield lambda: [*appends, hold_moved(self.client, info, rendition, upper)]
+            appends = [*staging.appends(), *self._kept(stack, info, rendition, 0, filled)]
+            self.say(f"{rows:,} rows are staged, committing")
+            yield filled, lambda: [*appends, hold_moved(self.client, info, rendition, filled)]
+
+    def _planned(self, info: CollectionInfo, upper: int) -> Plan:
+        """A plan for the contents before `upper`, of at most as many pieces as the spec allows."""
+        found = scan.find(self.spec.reading(info.collection_id, upper - 1))
+        while True:
+            parts = [task.part for task in scan.plan(found)]
+            plan = Plan(upper - 1, tuple(part for part in parts if isinstance(part, CollectionPart)))
+            if len(parts) <= 1 or len(json.dumps(plan.recorded())) <= MOST_PLAN_BYTES:
+                return plan
+            found = replace(found, partitions=len(parts) // 2)
+
+    def _stage(self, info: CollectionInfo, rendition: RenditionInfo, plan: Plan, staging: Staging) -> None:
+        """Let executors upload the pieces that are not staged, and stage each of them when it is uploaded."""
+        missing = staging.missing
+        if len(missing) < len(plan.pieces):
+            self.say(f"{staging.progress} already")
+
+        def stage(index: int, uploads: tuple[Upload, ...]) -> None:
+            staging.stage(missing[index], uploads)
+            self.say(staging.progress)
+
+        if missing:
+            self._run(
+                info,
+                rendition,
+                plan.as_of,
+                staging.writers,
+                [plan.pieces[number] for number in missing],
+                fill_task,
+                each=stage,
+            )
 
     def follow(self) -> None:
         """Let executors copy what was written meanwhile, until that is little, or isn't less than before."""
@@ -153,29 +204,61 @@ class _Job:
                 stack.enter_context(self.client.writer(shard, schema, purpose=purpose))
                 for shard in rendition.shards
             ]
-            tickets = tuple(writer.upload_ticket() for writer in writers)
-            into = f"{len(writers)} shards of {rendition.id}"
-            self.say(f"{info.name} as of {upper - 1}: {len(parts)} tasks into {into}")
-            filling = Filling(self.spec.place, self.client.location_id, rendition, tickets)
-            uploads = run_tasks(
-                self.spark().sparkContext,
+            uploads = self._run(
+                info,
+                rendition,
+                upper - 1,
+                writers,
                 parts,
-                functools.partial(work, filling=filling),
-                what=f"hydrate {info.name} {rendition.id}",
+                work,
                 progress=lambda done: self.say(f"{done} of {len(parts)} tasks are done"),
-                meanwhile=lambda: _keep_alive(writers),
             )
-            appends = []
+            appends: list[Prepared] = []
             for index, writer in enumerate(writers):
                 append = writer.prepare_uploads([each[index] for each in uploads], lower, upper).keep()
                 stack.callback(append.abandon)
                 appends.append(append)
-            now = self.controller.describe(info.collection_id)
-            for builder in kept_builders(stack, self.client, now, rendition, lower, upper):
-                append = builder.prepare_append(lower, upper).keep()
-                stack.callback(append.abandon)
-                appends.append(append)
+            appends += self._kept(stack, info, rendition, lower, upper)
             yield appends, sum(each.rows for of_task in uploads for each in of_task)
+
+    def _kept(
+        self, stack: ExitStack, info: CollectionInfo, rendition: RenditionInfo, lower: int, upper: int
+    ) -> list[Prepared]:
+        """The appends of what a pipeline keeps, if one continues the rendition."""
+        now = self.controller.describe(info.collection_id)
+        appends = []
+        for builder in kept_builders(stack, self.client, now, rendition, lower, upper):
+            append = builder.prepare_append(lower, upper).keep()
+            stack.callback(append.abandon)
+            appends.append(append)
+        return appends
+
+    def _run(
+        self,
+        info: CollectionInfo,
+        rendition: RenditionInfo,
+        as_of: int,
+        writers: Sequence[WriteHandle],
+        parts: Sequence[T],
+        work: Callable[..., tuple[Upload, ...]],
+        *,
+        progress: Callable[[int], None] = lambda _: None,
+        each: Callable[[int, tuple[Upload, ...]], None] | None = None,
+    ) -> list[tuple[Upload, ...]]:
+        """Let executors upload the parts for the shards of the writers. `each` is as for `run_tasks`."""
+        tickets = tuple(writer.upload_ticket() for writer in writers)
+        into = f"{len(writers)} shards of {rendition.id}"
+        self.say(f"{info.name} as of {as_of}: {len(parts)} tasks into {into}")
+        filling = Filling(self.spec.place, self.client.location_id, rendition, tickets)
+        return run_tasks(
+            self.spark().sparkContext,
+            parts,
+            functools.partial(work, filling=filling),
+            what=f"hydrate {info.name} {rendition.id}",
+            progress=progress,
+            meanwhile=lambda: _keep_alive(writers),
+            each=each,
+        )
 
 
 def _keep_alive(writers: Sequence[WriteHandle]) -> None:
