@@ -307,7 +307,7 @@ class IngestWorld(OneLocation):
         """The stores return to the copy."""
         assert self.older is not None
         self.blob, self.consensus = self.older
-        self.auditor = _Blind(self.blob, 0, lambda _: None)
+        self.auditor = Blind(self.blob, 0, lambda _: None)
         self.is_restored = True
         client, exposure = self.client(SOUND, None, "restored")
         controller = StorageController(client)
@@ -339,7 +339,7 @@ def rows_at(reader: CollectionReader, at: int) -> Rows:
     return rows
 
 
-class _Blind(Auditor):
+class Blind(Auditor):
     """Sees nothing: it did not see how the stores came to be what they are."""
 
     def committed(self, puts: Any, who: str) -> None:

@@ -13,11 +13,21 @@ FAILOVER: Final = "failover"
 INGEST: Final = "ingest"
 FOLLOW: Final = "follow"
 COPY: Final = "copy"
+HYDRATE: Final = "hydrate"
 
-SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 150, FOLLOW: 60, COPY: 40}
+SEEDS: Final = {
+    PERSIST: 2000,
+    LOG: 800,
+    COLLECTIONS: 120,
+    FAILOVER: 120,
+    INGEST: 150,
+    FOLLOW: 60,
+    COPY: 40,
+    HYDRATE: 120,
+}
 """Hunts for planted bugs run the worlds of the seeds below this."""
 
-TESTED: Final = {**SEEDS, PERSIST: 700, INGEST: 60, FOLLOW: 36}
+TESTED: Final = {**SEEDS, PERSIST: 700, INGEST: 60, FOLLOW: 36, HYDRATE: 70}
 """Number of worlds that run as tests."""
 
 _CLASSES: Final = {
@@ -28,6 +38,7 @@ _CLASSES: Final = {
     INGEST: ("sim.ingestworld", "IngestWorld"),
     FOLLOW: ("sim.followworld", "FollowWorld"),
     COPY: ("sim.copyworld", "CopyWorld"),
+    HYDRATE: ("sim.hydrateworld", "HydrateWorld"),
 }
 
 MODULES: Final = tuple(module for module, _ in _CLASSES.values())
