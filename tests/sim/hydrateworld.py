@@ -3,7 +3,8 @@
 - Attempts die, sleep, and go on beside their successors. Each does its tasks itself, one after the other.
 - Others write to the collection meanwhile, and merge and collect its shards and those of the rendition. The
   time that a plan reads may go, and then the next attempt makes another plan.
-- An attempt never does a piece again that was staged when it began, under the plan on record.
+- An attempt never does a piece again that was staged when it began, and never replaces a plan that can still
+  be read.
 - At the end, an attempt that nothing disturbs fills the rendition. It must have the rows of the collection,
   each once, at the time of the fill and at the end, and nothing may be staged any more. After a return to an
   older state of the stores, the same holds.
@@ -140,10 +141,12 @@ class HydrateWorld(OneLocation):
 
     def attempt(self, controller: StorageController, *, anew: bool, kills: bool = True) -> None:
         """Run the next attempt, or another driver of the latest one, perhaps until it is killed."""
-        record = self.next_attempt(controller) if anew else controller.job(JOB)
+        before = controller.job(JOB)
+        record = self.next_attempt(controller) if anew else before
         if record is None or record.state is not JobState.RUNNING:
             return
-        plan = record.plan
+        assert before is not None
+        plan = before.plan
         staged = self.staged(controller)
 
         def check(number: int) -> None:
@@ -152,7 +155,11 @@ class HydrateWorld(OneLocation):
                 self.scheduler.meet("killed before a task")
                 raise ProcessDeath
             now = controller.job(JOB)
-            if plan is None or now is None or now.plan != plan:
+            if plan is None or now is None or now.attempt != record.attempt:
+                return
+            if now.plan != plan:
+                if plan["as_of"] >= controller.frontiers(NAME).since:
+                    raise Violation(f"a plan as of {plan['as_of']} was replaced, which can be read")
                 return
             if all(Plan.of("c1", plan).names[number] in each for each in staged):
                 raise Violation(f"piece {number} was staged already")
