@@ -47,6 +47,8 @@ class RenditionFacts:
     """The lowest since of its shards."""
     needed: int = CLOSED
     """The earliest time at which something other than the retention holds its shards."""
+    staged: int = 0
+    """How many pieces of a hydration are staged in each of its shards."""
 
     @property
     def size(self) -> StoredSize:

@@ -198,7 +198,7 @@ def _rendition(
         since=max((shard.since for shard in shards), default=0),
         upper=min((shard.upper for shard in shards), default=0),
         rows=sum(shard.rows for shard in shards),
-        bytes=sum(shard.size_bytes for shard in shards),
+        bytes=sum(shard.size_bytes + shard.pending_size_bytes for shard in shards),
         state=rendition.state,
         recipe=rendition.recipe,
         is_fed=rendition.is_fed,
@@ -210,6 +210,7 @@ def _rendition(
         start=rendition.start,
         oldest=min((shard.since for shard in shards), default=CLOSED),
         needed=_needed(shards),
+        staged=min((shard.pending for shard in shards), default=0),
     )
 
 

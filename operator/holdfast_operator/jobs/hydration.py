@@ -90,6 +90,10 @@ class Filled(Protocol):
         """It is complete before this time."""
 
     @property
+    def staged(self) -> int:
+        """How many pieces of it are staged."""
+
+    @property
     def state(self) -> RenditionState:
         """Whether it is still being filled."""
 
@@ -131,7 +135,9 @@ def plan(seen: HydrationsView | None, rendition: Filled, *, large: bool) -> Deci
         return None
     else:
         course = _plan_next(seen, rendition, seen.template, job)
-    return course if isinstance(course, Decision) else _report(rendition, course)
+    if isinstance(course, Decision):
+        return course
+    return _report(rendition, course, _progress(rendition, job))
 
 
 def _plan_next(
@@ -190,11 +196,24 @@ def may_have_driver(status: Mapping[str, Any]) -> bool:
     return any("job" in each or each.get("phase") == RenditionPhase.HYDRATING for each in renditions)
 
 
-def _report(rendition: Filled, course: JobReport) -> Shown:
-    return Shown(_health(rendition, course), _ASK_AGAIN_S if course.asks_again else course.requeue_after)
+def _progress(rendition: Filled, job: JobRecord | None) -> str:
+    """Returns how much of a rendition is staged, as the end of a sentence. Empty if that isn't known."""
+    plan = None if job is None else job.plan
+    if plan is None:
+        return ""
+    pieces = len(plan["pieces"])
+    if rendition.staged >= pieces:
+        return "; its rows are staged, committing"
+    return f"; {rendition.staged:,} of {pieces:,} pieces are staged"
 
 
-def _health(rendition: Filled, course: JobReport) -> Health:
+def _report(rendition: Filled, course: JobReport, progress: str) -> Shown:
+    return Shown(
+        _health(rendition, course, progress), _ASK_AGAIN_S if course.asks_again else course.requeue_after
+    )
+
+
+def _health(rendition: Filled, course: JobReport, progress: str) -> Health:
     named = f"rendition {rendition.id} ({rendition.shards} shards)"
     match course.phase:
         case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN | JobPhase.NO_SECRET:
@@ -203,7 +222,8 @@ def _health(rendition: Filled, course: JobReport) -> Health:
         case JobPhase.QUEUED:
             return reconciling(Reason.HYDRATING_RENDITION, f"a Spark job will fill {named}: {course.text}")
         case JobPhase.RUNNING | JobPhase.RETRYING | JobPhase.DONE:
-            return reconciling(Reason.HYDRATING_RENDITION, f"a Spark job fills {named}: {course.text}")
+            text = f"a Spark job fills {named}: {course.text}{progress}"
+            return reconciling(Reason.HYDRATING_RENDITION, text)
         case JobPhase.FAILED:
             text = (
                 f"the Spark job that fills {named} {course.text}; fix the cause and raise "

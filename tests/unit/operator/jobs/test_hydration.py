@@ -310,6 +310,21 @@ def test_an_attempt_of_this_process_goes_on_whatever_template_comes() -> None:
     assert isinstance(decided(spark(job=own(JobState.RUNNING, 4)), there), Hydrate)
 
 
+@pytest.mark.parametrize(
+    ("staged", "pieces", "message"),
+    [
+        (0, 1000, "attempt 2 runs; 0 of 1,000 pieces are staged"),
+        (412, 1000, "attempt 2 runs; 412 of 1,000 pieces are staged"),
+        (1000, 1000, "attempt 2 runs; its rows are staged, committing"),
+    ],
+)
+def test_the_progress_of_a_job_is_shown(staged: int, pieces: int, message: str) -> None:
+    job = replace(record(JobState.RUNNING, 2), result={"plan": {"pieces": [[]] * pieces}})
+    there = facts(R1, replace(NEW, staged=staged))
+    step = rest(spark(app(AppPhase.RUNNING, attempt=2), job=job), there)
+    assert step.health.message == f"a Spark job fills rendition spec-2 (4 shards): {message}"
+
+
 def test_what_the_operators_process_failed_at_does_not_count_for_spark() -> None:
     ended = int((NOW - timedelta(seconds=6)).timestamp() * 1000)
     assert decided(spark(job=own(JobState.FAILED, 7, failures=7, finished_ms=ended))) == RETRY
