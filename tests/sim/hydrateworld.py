@@ -18,7 +18,7 @@ from collections.abc import Callable
 from holdfast.collections import CollectionSpec, JobRecord, JobState, StorageController, job_id
 from holdfast.collections.record.transitions import retry_job
 from holdfast.collections.rendition_copy import rendition_hold
-from holdfast.collections.staging import StagingPlan
+from holdfast.collections.staging import FillPlan
 from holdfast.errors import (
     AsOfNotYetAvailable,
     AsOfTooEarly,
@@ -161,7 +161,7 @@ class HydrateWorld(OneLocation):
                 if plan["as_of"] >= controller.frontiers(NAME).since:
                     raise Violation(f"a plan as of {plan['as_of']} was replaced, which can be read")
                 return
-            if all(StagingPlan.of("c1", plan).names[number] in each for each in staged):
+            if all(FillPlan.of("c1", plan).names[number] in each for each in staged):
                 raise Violation(f"piece {number} was staged already")
 
         hydrate_in_pieces(

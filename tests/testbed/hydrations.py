@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from holdfast.collections import CollectionInfo, RenditionInfo, StorageController, job_id
 from holdfast.collections.hydration import HYDRATE, Hydration, Steps
 from holdfast.collections.rendition_copy import OnProgress, hold_moved
-from holdfast.collections.staging import Staging, StagingPlan, agreed
+from holdfast.collections.staging import FillPlan, Staging, agreed
 from holdfast.collections.uploads import upload_part
 
 
@@ -34,9 +34,9 @@ def hydrate_in_pieces(
     def fill(
         info: CollectionInfo, into: RenditionInfo, upper: int, progress: OnProgress
     ) -> Iterator[tuple[int, Steps]]:
-        def make() -> StagingPlan:
+        def make() -> FillPlan:
             with controller.reader(collection, purpose="plan") as reader:
-                return StagingPlan(upper - 1, tuple(reader.snapshot_parts(upper - 1, most)))
+                return FillPlan(upper - 1, tuple(reader.snapshot_parts(upper - 1, most)))
 
         plan = agreed(controller, info, into, job=job, attempt=attempt, make=make)
         with ExitStack() as stack:

@@ -39,7 +39,7 @@ MOST_PLAN_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class StagingPlan:
+class FillPlan:
     """The contents of a collection at `as_of` in pieces. Each row is in exactly one piece."""
 
     as_of: int
@@ -70,7 +70,7 @@ class StagingPlan:
         }
 
     @staticmethod
-    def of(collection_id: str, recorded: Json) -> "StagingPlan":
+    def of(collection_id: str, recorded: Json) -> "FillPlan":
         """Return the plan that was recorded."""
         as_of, shards = recorded["as_of"], recorded["shards"]
 
@@ -79,7 +79,7 @@ class StagingPlan:
             return SnapshotPart(shard_id, as_of, _from_json(lower), _from_json(upper), schema_id)
 
         pieces = (tuple(part(*each) for each in piece) for piece in recorded["pieces"])
-        return StagingPlan(as_of, tuple(CollectionPart(collection_id, as_of, each) for each in pieces))
+        return FillPlan(as_of, tuple(CollectionPart(collection_id, as_of, each) for each in pieces))
 
 
 def _to_json(limit: Any) -> Any:
@@ -110,8 +110,8 @@ def agreed(
     *,
     job: str,
     attempt: int,
-    make: Callable[[], StagingPlan],
-) -> StagingPlan:
+    make: Callable[[], FillPlan],
+) -> FillPlan:
     """Return the plan on record, or record the one that `make` returns.
 
     A plan on record whose time can't be read any more is replaced, and what is staged is dropped.
@@ -120,7 +120,7 @@ def agreed(
     """
     known = controller.check_attempt(job, attempt).plan
     if known is not None:
-        plan = StagingPlan.of(info.collection_id, known)
+        plan = FillPlan.of(info.collection_id, known)
         if _fits(controller, info, plan):
             return plan
     drops = [controller.client.prepare_drop_staged(shard) for shard in rendition.shards]
@@ -128,10 +128,10 @@ def agreed(
     record = controller.plan_job(job, attempt, made.recorded(), instead_of=known, effects=drops)
     assert record.plan is not None
     # Another driver of this attempt may have been faster.
-    return StagingPlan.of(info.collection_id, record.plan)
+    return FillPlan.of(info.collection_id, record.plan)
 
 
-def _fits(controller: StorageController, info: CollectionInfo, plan: StagingPlan) -> bool:
+def _fits(controller: StorageController, info: CollectionInfo, plan: FillPlan) -> bool:
     """Whether a plan can still be read: its time is held, and the same shards have it."""
     try:
         with controller.reader(info.collection_id, purpose="hydrate") as reader:
@@ -153,7 +153,7 @@ class Staging:
         client: PersistClient,
         rendition: RenditionInfo,
         schema: Schema,
-        plan: StagingPlan,
+        plan: FillPlan,
     ) -> None:
         self._client = client
         self._plan = plan

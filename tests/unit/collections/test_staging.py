@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.collections import JobState, RenditionState, StorageController, job_id
 from holdfast.collections.collection_snapshot import CollectionPart
 from holdfast.collections.rendition_copy import rendition_hold
-from holdfast.collections.staging import StagingPlan
+from holdfast.collections.staging import FillPlan
 from holdfast.errors import BadInput, Fenced
 from holdfast.persist.admin.verify import verify
 from holdfast.persist.parts.snapshot import SnapshotPart
@@ -281,8 +281,8 @@ LIMITS = st.one_of(
     )
 )
 def test_a_recorded_plan_is_the_same_plan(pieces: list[list[SnapshotPart]]) -> None:
-    plan = StagingPlan(7, tuple(CollectionPart("c1", 7, tuple(parts)) for parts in pieces))
-    again = StagingPlan.of("c1", json.loads(json.dumps(plan.recorded())))
+    plan = FillPlan(7, tuple(CollectionPart("c1", 7, tuple(parts)) for parts in pieces))
+    again = FillPlan.of("c1", json.loads(json.dumps(plan.recorded())))
     assert again == plan
     assert again.names == plan.names
     assert repr(again) == repr(plan)
@@ -290,9 +290,9 @@ def test_a_recorded_plan_is_the_same_plan(pieces: list[list[SnapshotPart]]) -> N
 
 
 def test_other_plans_have_other_names() -> None:
-    def plan(as_of: int, upper: object) -> StagingPlan:
+    def plan(as_of: int, upper: object) -> FillPlan:
         part = SnapshotPart("s1", as_of, None, upper)
-        return StagingPlan(as_of, (CollectionPart("c1", as_of, (part,)),))
+        return FillPlan(as_of, (CollectionPart("c1", as_of, (part,)),))
 
     plans = [plan(7, 1), plan(8, 1), plan(7, 2), plan(7, "1"), plan(7, b"1"), plan(7, Decimal(1))]
     assert len({name for each in plans for name in each.names}) == len(plans)

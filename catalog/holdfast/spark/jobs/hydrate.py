@@ -36,7 +36,7 @@ from holdfast.collections.changes import plan_changes
 from holdfast.collections.frontiers import common_upper
 from holdfast.collections.hydration import Hydration, Steps
 from holdfast.collections.rendition_copy import OnProgress, hold_moved, kept_builders, rendition_hold
-from holdfast.collections.staging import MOST_PLAN_BYTES, Staging, StagingPlan, agreed
+from holdfast.collections.staging import MOST_PLAN_BYTES, FillPlan, Staging, agreed
 from holdfast.errors import CLOSED, HoldfastError, StorageError, UpperMismatch
 from holdfast.persist import PersistClient, Prepared, Upload, WriteHandle
 from holdfast.spark import scan
@@ -114,18 +114,18 @@ class _Job:
             self.say(f"{rows:,} rows are staged, committing")
             yield filled, lambda: [*appends, hold_moved(self.client, info, rendition, filled)]
 
-    def _planned(self, info: CollectionInfo, upper: int) -> StagingPlan:
+    def _planned(self, info: CollectionInfo, upper: int) -> FillPlan:
         """A plan for the contents before `upper`, of at most as many pieces as the spec allows."""
         found = scan.find(self.spec.reading(info.collection_id, upper - 1))
         while True:
             parts = [task.part for task in scan.plan(found)]
-            plan = StagingPlan(upper - 1, tuple(part for part in parts if isinstance(part, CollectionPart)))
+            plan = FillPlan(upper - 1, tuple(part for part in parts if isinstance(part, CollectionPart)))
             if len(parts) <= 1 or len(json.dumps(plan.recorded())) <= MOST_PLAN_BYTES:
                 return plan
             found = replace(found, partitions=len(parts) // 2)
 
     def _stage(
-        self, info: CollectionInfo, rendition: RenditionInfo, plan: StagingPlan, staging: Staging
+        self, info: CollectionInfo, rendition: RenditionInfo, plan: FillPlan, staging: Staging
     ) -> None:
         """Let executors upload the pieces that are not staged, and stage each of them when it is uploaded."""
         missing = staging.missing
