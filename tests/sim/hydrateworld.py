@@ -155,11 +155,14 @@ class HydrateWorld(OneLocation):
                 self.scheduler.meet("killed before a task")
                 raise ProcessDeath
             now = controller.job(JOB)
-            if plan is None or now is None or now.attempt != record.attempt:
+            if plan is None or now is None or now.attempt != record.attempt or now.state is JobState.DONE:
                 return
             if now.plan != plan:
-                if plan["as_of"] >= controller.frontiers(NAME).since:
-                    raise Violation(f"a plan as of {plan['as_of']} was replaced, which can be read")
+                holds = controller.client.inspect(controller.describe(NAME).metadata_shard).holds
+                if any(
+                    each.purpose == rendition_hold("r2") and each.since <= plan["as_of"] for each in holds
+                ):
+                    raise Violation(f"a plan as of {plan['as_of']} was replaced, whose time is held")
                 return
             if all(FillPlan.of("c1", plan).names[number] in each for each in staged):
                 raise Violation(f"piece {number} was staged already")

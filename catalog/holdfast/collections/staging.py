@@ -121,7 +121,7 @@ def agreed(
     known = controller.check_attempt(job, attempt).plan
     if known is not None:
         plan = FillPlan.of(info.collection_id, known)
-        if _fits(controller, info, plan):
+        if _fits(controller, info, rendition, plan):
             return plan
     drops = [controller.client.prepare_drop_staged(shard) for shard in rendition.shards]
     made = make()
@@ -131,8 +131,16 @@ def agreed(
     return FillPlan.of(info.collection_id, record.plan)
 
 
-def _fits(controller: StorageController, info: CollectionInfo, plan: FillPlan) -> bool:
-    """Whether a plan can still be read: its time is held, and the same shards have it."""
+def _fits(
+    controller: StorageController, info: CollectionInfo, rendition: RenditionInfo, plan: FillPlan
+) -> bool:
+    """Whether a plan can be read until it is committed: the rendition holds its time, and the same shards
+    have it.
+    """
+    holds = controller.client.inspect(info.metadata_shard).holds
+    held = [hold.since for hold in holds if hold.purpose == rendition_hold(rendition.id)]
+    if not held or held[0] > plan.as_of:
+        return False
     try:
         with controller.reader(info.collection_id, purpose="hydrate") as reader:
             there = {part.shard_id for each in reader.snapshot_parts(plan.as_of, 1) for part in each.parts}
