@@ -6,6 +6,7 @@ in place of the one of its store.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 import pyarrow as pa
@@ -88,6 +89,9 @@ class ConsensusLayer(Consensus):
 
     def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
         return self.inner.digests(key, from_seqno, limit)
+
+    def turn(self, keys: Sequence[str]) -> AbstractContextManager[None]:
+        return self.inner.turn(keys)
 
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         return self.inner.compare_and_set(puts, expect)

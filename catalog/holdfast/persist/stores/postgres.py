@@ -24,6 +24,8 @@ Invariants, all under READ COMMITTED:
   If the connection is lost during it, the append is indeterminate. For several keys, COMMIT is sent
   separately, after all rows are known to be inserted. If the connection is lost before the COMMIT, the append
   is determinate.
+- A turn is an advisory lock in a transaction of a connection of its own. Only speed depends on it. The server
+  ends the turn of a client that dies, or that freezes for 10 seconds. Others wait for at most one.
 """
 
 import logging
@@ -31,7 +33,8 @@ import random
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -72,6 +75,9 @@ log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 POOL_SIZE: Final = 8
 _LOCK_CLASS: Final = 0x48464353  # "HFCS", the class of the advisory lock for creating a schema
+_TURN_CLASS: Final = 0x48465455  # "HFTU", the class of the advisory locks for turns
+_TURN: Final = b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))"
+_LONGEST_WAIT: Final = b"SET LOCAL lock_timeout = '1s'"
 _MAX_ATTEMPTS: Final = 20
 _LONGEST_REPLY_S: Final = 1.0
 _SETTINGS: Final = {
@@ -185,6 +191,8 @@ class PostgresConsensus(Consensus):
         self._sessions: Final = Sessions(
             self._address, size=pool_size, settings=_SETTINGS, connected=self._found.look
         )
+        # Its connection waits for turns, and never for one of the others.
+        self._turns: Final = Sessions(self._address, size=1, settings=_SETTINGS)
         try:
             with self._sessions.apart() as connection:
                 _prepare(connection, self._address, create=create and not read_only)
@@ -247,6 +255,19 @@ class PostgresConsensus(Consensus):
             self._hints.appended(keys)
         return done
 
+    @contextmanager
+    def turn(self, keys: Sequence[str]) -> Iterator[None]:
+        with ExitStack() as end:
+            # Without a turn, an append may lose a race.
+            with suppress(psycopg.Error, HoldfastError):
+                connection = end.enter_context(self._turns.connection())
+                end.callback(_roll_back, connection)
+                with connection.pipeline():
+                    connection.execute(b"BEGIN")
+                    connection.execute(_LONGEST_WAIT)
+                    connection.execute(_TURN, (_TURN_CLASS, keys[0]))
+            yield
+
     def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         check_key(key)
         at, (size, crc) = known or (None, (None, None))
@@ -282,6 +303,7 @@ class PostgresConsensus(Consensus):
 
     def close(self) -> None:
         self._hints.close()
+        self._turns.close()
         self._sessions.close()
 
     def _read(self, statement: bytes, values: Sequence[object]) -> list[tuple[Any, ...]]:

@@ -28,7 +28,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -48,6 +48,7 @@ from holdfast.errors import (
 )
 from holdfast.folders import check_usable, make_folder, open_error
 from holdfast.persist.stores.formats import check_format
+from holdfast.persist.stores.sqlite_turns import FolderTurns
 from holdfast.persist.stores.sqlite_watch import CommitPoller
 from holdfast.persist.stores.traits import (
     MAX_SEQNO,
@@ -165,6 +166,7 @@ class SqliteConsensus(Consensus):
         self._closed = False
         # What damage was found. Not the error: its traceback would keep connections open.
         self._damage: str | None = None
+        self._turns = FolderTurns(self._path.parent)
         self._watches: Final = Watches()
         self._poller: Final = CommitPoller(self._path, self._watches, self._data_version, self._seqnos)
         self._writer: sqlite3.Connection | None = None
@@ -250,6 +252,9 @@ class SqliteConsensus(Consensus):
             self._watches.ring(put.key for put in puts)
         return done
 
+    def turn(self, keys: Sequence[str]) -> AbstractContextManager[None]:  # noqa: ARG002 - one for all keys
+        return self._turns.turn()
+
     def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         check_key(key)
         row = (None, None, None) if known is None else (known.seqno, *known.digest)
@@ -297,6 +302,7 @@ class SqliteConsensus(Consensus):
         with self._write_lock, self._read_lock:
             self._closed = True
             self._close_connections()
+        self._turns.close()
         self._poller.close()
 
     def _read(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -465,6 +471,8 @@ class SqliteConsensus(Consensus):
             _abandoned.append((self._writer, self._reader))
             self._writer = self._reader = None
             self._poller.renew()
+            self._turns.close()
+            self._turns = FolderTurns(self._path.parent)
         self._read_lock.release()
         self._write_lock.release()
 

@@ -15,6 +15,7 @@ Every implementation keeps these invariants. The conformance suite tests them.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -269,6 +270,16 @@ class Consensus(ABC):
         hold; then nothing was done. Raises `Determinate` or `Indeterminate`. Raises `BadInput` if there are
         no puts, two puts on one key, or a seqno outside [1, 2**63).
         """
+
+    def turn(self, keys: Sequence[str]) -> AbstractContextManager[None]:  # noqa: ARG002 - for overrides
+        """Wait until no other client appends to `keys`, and let none append until the end of the block.
+
+        Read the heads in the block, and append once. By this, many clients that append to one key wait for
+        each other, instead of losing races. Nothing depends on it but speed: a store without turns does
+        nothing, and a turn may end early. Don't keep it for longer than that takes: it stops other writers.
+        Raises `Determinate`.
+        """
+        return nullcontext()
 
     @abstractmethod
     def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:

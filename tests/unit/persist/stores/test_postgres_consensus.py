@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -583,3 +583,36 @@ def test_nothing_is_inserted_while_a_restore_has_not_made_the_primary_key(
 def test_messages_show_hosts_as_the_url_has_them(hosts: str, shown: str) -> None:
     address = PostgresAddress.parse(f"postgresql://me@{hosts}/db?target_session_attrs=read-write")
     assert address.description == f"postgresql://{shown}/db (schema holdfast)"
+
+
+def test_a_turn_begins_when_the_one_before_ends(store: PostgresConsensus, postgres_url: str) -> None:
+    order: list[str] = []
+    waits = threading.Event()
+
+    def take() -> None:
+        with closing(PostgresConsensus(postgres_url)) as second:
+            waits.set()
+            with second.turn(["k"]):
+                order.append("second")
+
+    thread = threading.Thread(target=take)
+    with store.turn(["k"]):
+        thread.start()
+        assert waits.wait(60)
+        # The turn holds no lock that an append needs.
+        assert store.compare_and_set([Put("k", 1, b"first")])
+        time.sleep(0.3)
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"]
+
+
+def test_who_keeps_a_turn_delays_the_others_and_no_more(store: PostgresConsensus, postgres_url: str) -> None:
+    begin_s = time.monotonic()
+    with store.turn(["k"]), closing(PostgresConsensus(postgres_url)) as second:
+        for number in (1, 2):
+            with second.turn(["k"]):
+                assert second.compare_and_set([Put("k", number, b"second")])
+        with closing(PostgresConsensus(postgres_url)) as third, third.turn(["k"]):
+            # The server ends the turn of a client that does nothing in it for 10 seconds.
+            assert time.monotonic() - begin_s < 8
