@@ -61,6 +61,11 @@ class Position:
         """The first time at which the rendition that gets the append is current."""
         return self.route.rendition.held_from
 
+    @property
+    def shards(self) -> tuple[WriteHandle, ...]:
+        """The shards that an append moves together."""
+        return (*self.route.shards, *self.route.kept)
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedAppend:

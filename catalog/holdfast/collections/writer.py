@@ -129,6 +129,18 @@ class CollectionWriter:
             route, upper = self._find()
             return Position(upper, route)
 
+    def known_position(self, position: Position) -> Position | None:
+        """The position of the next append as this process knows it, at or after one that was read before.
+
+        Reads nothing, so it may be behind. After a multi-write from `position` failed with `UpperMismatch`,
+        it is as of that failure. None if it is beyond the promise, where only a read shows where rows go.
+        """
+        self._owner.check("this writer of a collection")
+        uppers = {shard.cached_upper for shard in position.shards}
+        if len(uppers) > 1 or (upper := uppers.pop()) > position.route.promised:
+            return None
+        return Position(max(upper, position.upper), position.route)
+
     def prepare(
         self,
         updates: object,

@@ -7,7 +7,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -61,6 +61,29 @@ Existing = Callable[[Chosen], pa.Table]
 """Returns existing rows, with `_diff`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The result of a write: its time, and the updates of each table (None: no updates)."""
+
+    time: int
+    updates: tuple[pa.Table | None, ...]
+
+    @property
+    def removed(self) -> int:
+        """The number of rows that the write removed, with those that it replaced."""
+        return -sum(diff for diff in self._diffs() if diff < 0)
+
+    @property
+    def added(self) -> int:
+        """The number of rows that the write added, with those that replace others."""
+        return sum(diff for diff in self._diffs() if diff > 0)
+
+    def _diffs(self) -> Iterator[int]:
+        for each in self.updates:
+            if each is not None:
+                yield from each.column(DIFF).to_pylist()
+
+
 class Change(ABC):
     """A change of one table. `prepare` checks it before anything is read or written.
 
@@ -96,6 +119,19 @@ class Append(Change):
     def prepare(self, table: str, schema: Schema) -> PreparedChange:  # noqa: ARG002
         """See `Change`."""
         return _Appended(updates_of(schema, self.rows))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GroupedAppends(Change):
+    """Several appends that are committed together, in their order."""
+
+    what: ClassVar[str] = Append.what
+    members: Sequence[Change]
+
+    def prepare(self, table: str, schema: Schema) -> PreparedChange:
+        """See `Change`."""
+        prepared = (each.prepare(table, schema).given for each in self.members)
+        return _Appended(pa.concat_batches([rows for rows in prepared if rows is not None]))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -294,6 +330,16 @@ class _Appended(PreparedChange):
         # What cancels out is no change, neither now nor after a compaction.
         updates = consolidate_updates(schema, [updates], time)
         return updates if updates.num_rows else None
+
+
+def appended(rows: pa.RecordBatch) -> PreparedChange:
+    """The append of rows that were checked."""
+    return _Appended(rows)
+
+
+def is_groupable(change: PreparedChange) -> bool:
+    """Whether the change may be committed together with others: it only adds rows."""
+    return isinstance(change, _Appended) and change.given is not None and not removes(change.given)
 
 
 class _Replaced(PreparedChange):

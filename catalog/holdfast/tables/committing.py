@@ -3,21 +3,22 @@
 - The time is the wall clock, or the greatest upper if that is later. Afterwards each table's upper is at
   least the next time.
 - If a table has moved since its position was read, the multi-write fails and changes nothing in any table.
-  The whole change is tried again, including its reads. Each retry means that another writer succeeded, so the
-  retries end.
+  It is tried again at the positions that its refusal showed, with its reads, but with the same prepared rows.
+  Each retry means that another writer succeeded, so the retries end.
+- Plain appends of several threads of this process are committed together: `holdfast.tables.group_commit`.
 - A change that replaces rows reads just before its position, in the rendition that gets the append. A
   handover after that read makes the append fail.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from holdfast.collections import Position
+from holdfast.collections import CollectionInfo, Position
 from holdfast.collections.record.column_names import check_removals, removes
 from holdfast.collections.writer import ColumnsChanged
 from holdfast.errors import (
@@ -31,36 +32,25 @@ from holdfast.errors import (
 from holdfast.persist import Prepared
 from holdfast.persist.looks import one_look
 from holdfast.persist.rows.evolution import evolution_fault, fitted
-from holdfast.persist.rows.schema import DIFF
-from holdfast.tables.changes import Append, Change, Chosen, PreparedChange, Revert
+from holdfast.tables.changes import (
+    Append,
+    Change,
+    Chosen,
+    Committed,
+    GroupedAppends,
+    PreparedChange,
+    Revert,
+    appended,
+    is_groupable,
+)
+from holdfast.tables.group_commit import Member
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.rows import TableLike
 from holdfast.text import naming
 
 _EXPIRIES: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The result of a write: its time, and the updates of each table (None: no updates)."""
-
-    time: int
-    updates: tuple[pa.Table | None, ...]
-
-    @property
-    def removed(self) -> int:
-        """The number of rows that the write removed, with those that it replaced."""
-        return -sum(diff for diff in self._diffs() if diff < 0)
-
-    @property
-    def added(self) -> int:
-        """The number of rows that the write added, with those that replace others."""
-        return sum(diff for diff in self._diffs() if diff > 0)
-
-    def _diffs(self) -> Iterator[int]:
-        for each in self.updates:
-            if each is not None:
-                yield from each.column(DIFF).to_pylist()
+_thread: Final = threading.local()
+"""`commits` is True while this thread commits."""
 
 
 def commit(changes: Mapping[OpenTable, Change]) -> Committed:
@@ -70,22 +60,60 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
     for table, change in changes.items():
         if isinstance(change, Revert):
             table.complete(change.as_of)
+    infos = [table.info for table in tables]
     prepared = [_prepared(table, changes[table]) for table in tables]
+    # An update's function may append to tables too. It can't wait for a group that waits for its thread.
+    if len(tables) == 1 and is_groupable(prepared[0]) and not getattr(_thread, "commits", False):
+        return _commit_in_group(tables[0], changes[tables[0]], prepared[0], infos[0])
+    return _commit(changes, prepared, infos)
+
+
+def _commit_in_group(
+    table: OpenTable, change: Change, prepared: PreparedChange, info: CollectionInfo
+) -> Committed:
+    assert prepared.given is not None
+
+    def together(rows: pa.RecordBatch, changes: Sequence[Change]) -> Committed:
+        group = change if len(changes) == 1 else GroupedAppends(changes)
+        return _commit({table: group}, [appended(rows)], [info])
+
+    def alone() -> Committed:
+        return _commit({table: change}, [prepared], [info])
+
+    member = Member(table.writing, change, prepared.given, info.schema, info.names, together, alone)
+    done, start = table.appends.commit(member)
+    (updates,) = done.updates
+    if updates is not None:
+        updates = updates.slice(start, member.rows.num_rows) if member.rows.num_rows else None
+    return Committed(done.time, (updates,))
+
+
+def _commit(
+    changes: Mapping[OpenTable, Change], prepared: list[PreparedChange], infos: Sequence[CollectionInfo]
+) -> Committed:
+    """Commit changes that were prepared with the tables' records `infos`."""
+    tables = list(changes)
     purposes = [table.controller.purpose_of(changes[table].what) for table in tables]
     with ExitStack() as stack:
         # Always in the same order, so that two writes of the same tables can't deadlock.
         for table in sorted(tables, key=lambda table: table.info.collection_id):
             stack.enter_context(table.writing)
+        stack.callback(setattr, _thread, "commits", getattr(_thread, "commits", False))
+        _thread.commits = True
+        if any(table.info is not info for table, info in zip(tables, infos, strict=True)):
+            # Another thread has seen other columns since.
+            prepared = [_prepared(table, changes[table]) for table in tables]
         expired = 0
         is_current = False
         while True:
             try:
-                return _try(tables, prepared, purposes)
+                with _turn(tables, prepared):
+                    return _try(tables, prepared, purposes)
             except (UpperMismatch, ShardFinalized):
                 # Whether rows may be removed by their values depends on the columns that were dropped since.
-                _forget(
-                    tables, writers=any(each.given is not None and removes(each.given) for each in prepared)
-                )
+                removed = any(map(_removes, prepared))
+                if removed or not _follow(tables):
+                    _forget(tables, writers=removed)
             except (ColumnsChanged, _EvolvedError):
                 # The rows were prepared with columns from before, which may have other names now.
                 _forget(tables, writers=True)
@@ -265,6 +293,24 @@ def _check_together(tables: Sequence[OpenTable]) -> None:
 def as_change(given: TableLike | Change) -> Change:
     """The change itself, or an `Append` if plain rows are given."""
     return given if isinstance(given, Change) else Append(given)
+
+
+def _removes(change: PreparedChange) -> bool:
+    return change.given is not None and removes(change.given)
+
+
+def _turn(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> AbstractContextManager[None]:
+    """A turn to write, if one table has lost races lately, and the write needs neither reads nor uploads."""
+    if len(tables) > 1 or not tables[0].is_contended or changes[0].given is None:
+        return nullcontext()
+    small = tables[0].client.config.inline_max_bytes // 2
+    return tables[0].turn() if changes[0].given.nbytes <= small else nullcontext()
+
+
+def _follow(tables: Sequence[OpenTable]) -> bool:
+    """After a lost race, continue at the positions that it showed. Return whether any table has moved."""
+    moved = [table.follow() for table in tables]
+    return any(moved)
 
 
 def _forget(tables: Sequence[OpenTable], *, writers: bool = False) -> None:

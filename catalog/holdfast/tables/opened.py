@@ -8,7 +8,8 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ from holdfast.persist.looks import one_look
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.changes import Chosen
 from holdfast.tables.existing import rows_of
+from holdfast.tables.group_commit import appends_of
 from holdfast.tables.moments import Moment, milliseconds
 from holdfast.tables.reading import Reading
 from holdfast.tables.tail import Tail
@@ -47,6 +49,8 @@ PURPOSE = "table"
 LEASE_S: Final = 60.0
 """The lease of a table's reader, in seconds. A process that was killed holds the table so long."""
 _RETAIN_S: Final = 60.0
+_CONTENDED: Final = 16
+"""The writes without another process's in between after which a table is no longer contended."""
 log = logging.getLogger(__name__)
 _readers: Final[weakref.WeakSet[CollectionReader]] = weakref.WeakSet()
 """Readers of this process that may not be closed."""
@@ -100,6 +104,7 @@ class OpenTable:
         self.info = info
         """As of the last time that this process read the record."""
         self.writing = threading.RLock()
+        self.appends = appends_of(client, info.collection_id)
         self.reading = Reading(client, self._reader, lambda: self.name)
         self._owner = OwnerProcess()
         self._on_close = on_close
@@ -107,6 +112,7 @@ class OpenTable:
         self._position: Position | None = None
         self._closed = False
         self._retain_s = 0.0
+        self._contention = 0
         # An upper that the table had. Uppers never go back, so times below it are complete.
         self._complete_below = 0
         self._tails: weakref.WeakSet[Tail] = weakref.WeakSet()
@@ -171,6 +177,40 @@ class OpenTable:
     def moved(self, position: Position) -> None:
         """Set the position of the next append."""
         self._position = position
+
+    def follow(self) -> bool:
+        """After a lost race, take the position that this process has read with it. Return whether it moved.
+
+        Reads nothing.
+        """
+        self._contention = _CONTENDED
+        return self._moved_on()
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether other processes wrote between the last writes of this one."""
+        return self._contention > 0
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait until it is this process's turn to write, and read the position then.
+
+        So it loses no race. See `Consensus.turn`.
+        """
+        shards = [shard.shard_id for shard in self.position().shards]
+        with self.client.location.consensus.turn(shards):
+            self.client.recent_uppers(shards)
+            self._contention = _CONTENDED if self._moved_on() else self._contention - 1
+            yield
+
+    def _moved_on(self) -> bool:
+        """Take the position that this process knows. Return whether it moved."""
+        if self._writer is None or self._position is None:
+            return False
+        known = self._writer.known_position(self._position)
+        moved = known is None or known.upper > self._position.upper
+        self._position = known
+        return moved
 
     def forget(self, *, writer: bool) -> None:
         """Forget the position of the next append, and with `writer` also the writer."""

@@ -110,8 +110,9 @@ class Table:
         """Add rows. Returns the time at which they become visible, once they are durable.
 
         A column `_diff` is the number of times that a row is added; -1 removes it once. Keys are not checked:
-        use `upsert` to keep them unique. Raises `BadInput` if rows don't fit, with nothing changed, and
-        `Indeterminate` if it is unknown whether the rows were added.
+        use `upsert` to keep them unique. Appends of several threads may be committed together, and then have
+        the same time. Raises `BadInput` if rows don't fit, with nothing changed, and `Indeterminate` if it is
+        unknown whether the rows were added.
         """
         return commit({self._opened: Append(rows)}).time
 

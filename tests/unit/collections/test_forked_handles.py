@@ -186,6 +186,7 @@ def test_every_call_of_a_collection_raises(client: PersistClient) -> None:
         "upper": lambda w: w.upper(),
         "append": lambda w: w.append(ROW, 10, 20),
         "position": lambda w: w.position(),
+        "known_position": lambda w: w.known_position(position),
         "prepare": lambda w: w.prepare(ROW, position, 20),
         "bulk": lambda w: w.bulk(),
         "hand_out": lambda w: w.hand_out(position, lease_s=5),
@@ -305,7 +306,8 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
     }
     _all_raise([(table, calls), (table._opened, inner), (tail, {"next": lambda each: each.next(0)})])
     _covers(Table, calls, "name", "key", "client", "close")
-    _covers(OpenTable, inner, "name", "close", "position", "moved", "forget", "apply_retention", "users")
+    within = "position", "moved", "forget", "follow", "is_contended", "turn"
+    _covers(OpenTable, inner, "name", "close", *within, "apply_retention", "users")
     _covers(Tail, {"next": len}, "progress", "close", "closed")
 
     def works() -> None:

@@ -32,8 +32,7 @@ from holdfast.text import naming
 if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo
     from holdfast.persist import Schema
-    from holdfast.tables.changes import Change
-    from holdfast.tables.committing import Committed
+    from holdfast.tables.changes import Change, Committed
     from holdfast.tables.filters import Where
 
 WHERE: Final = "Rows for which conditions hold: \"id >= 3 and (note is null or note like 'a%')\"."
