@@ -13,6 +13,10 @@ of three attempts expect an upper that another process has just moved, and an op
 work by then. A random pause after a refusal was tried, in proportion to the attempt (up to 1, 2, 4 or 10
 times) or fixed (up to 3 or 8 ms). The totals were 0.32 to 0.75 of one process, and with the better totals
 the slowest process had 0 to 0.28 of the mean.
+
+That is inherent in an append that expects an upper. It is the caller who chooses the next upper, between two
+calls, so no call can wait for its turn first: all but one of those who wait would be refused when it is
+theirs. `Table.append` expects no upper, and takes turns (`writers.py`).
 """
 
 import json
