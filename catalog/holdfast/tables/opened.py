@@ -179,10 +179,7 @@ class OpenTable:
         self._position = position
 
     def follow(self) -> bool:
-        """After a lost race, take the position that this process has read with it. Return whether it moved.
-
-        Reads nothing.
-        """
+        """After a lost race, read the position anew, with one look. Return whether it moved."""
         self._contention = _CONTENDED
         return self._moved_on()
 
@@ -199,15 +196,19 @@ class OpenTable:
         """
         shards = [shard.shard_id for shard in self.position().shards]
         with self.client.location.consensus.turn(shards):
-            self.client.recent_uppers(shards)
             self._contention = _CONTENDED if self._moved_on() else self._contention - 1
             yield
 
     def _moved_on(self) -> bool:
-        """Take the position that this process knows. Return whether it moved."""
+        """Read the position and the record at one moment. Return whether the position moved.
+
+        A change of columns moves the upper, too, and rows with the old columns must not follow it. So the
+        position is forgotten then, and the next look for it refuses them.
+        """
         if self._writer is None or self._position is None:
             return False
-        known = self._writer.known_position(self._position)
+        info, _, _ = self.controller.read_together(self.info.collection_id)
+        known = self._writer.known_position(self._position) if info.names == self._writer.info.names else None
         moved = known is None or known.upper > self._position.upper
         self._position = known
         return moved

@@ -7,7 +7,10 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 import holdfast
+from holdfast.errors import BadInput
 from holdfast.tables import opened
 from testbed.faults import Fault, Operation, ScriptedPlan
 from unit.collections.stores import Stores
@@ -31,6 +34,25 @@ class Recorded(ScriptedPlan):
         return names
 
 
+@pytest.mark.parametrize("is_contended", [False, True])
+def test_rows_with_old_columns_do_not_follow_a_change_of_columns(is_contended: bool) -> None:
+    """A change of columns makes the append lose a race. The column `who` is another one afterwards."""
+    stores = Stores()
+    table = holdfast.table(stores.open(), "t", columns={**COLUMNS, "more": "int64"})
+    other = holdfast.table(stores.open(), "t")
+    rows = [{"id": 0, "who": 0, "more": 0}]
+    table.append(rows)
+    if is_contended:
+        other.append(rows)
+        table.append(rows)
+    before = other.read()
+    other.rename_column("who", "whose")
+    other.rename_column("more", "who")
+    with pytest.raises(BadInput, match="column 'more' is not in the schema"):
+        table.append(rows)
+    assert other.read().num_rows == before.num_rows
+
+
 def test_after_a_lost_race_only_the_commit_is_redone() -> None:
     stores, plan = Stores(), Recorded()
     table = holdfast.table(stores.open(plan), "t", columns=COLUMNS)
@@ -40,8 +62,8 @@ def test_after_a_lost_race_only_the_commit_is_redone() -> None:
     plan.taken()
     table.append([{"id": 1, "who": 0}])
     commit = "consensus.compare_and_set"
-    # It reads the head to know that it lost, and again when it is its turn.
-    assert plan.taken() == [commit, "consensus.heads", "consensus.heads", commit]
+    # It reads the heads to know that it lost, then where rows go now, and again when it is its turn.
+    assert plan.taken() == [commit, *["consensus.heads"] * 3, commit]
     # From then on it waits for its turn first, and loses no race.
     for number in range(2, 10):
         other.append([{"id": number, "who": 1}])
@@ -75,7 +97,10 @@ def test_an_append_that_uploads_takes_no_turn() -> None:
 
 WRITER = """
 import sys, threading
+import pytest
+
 import holdfast
+from holdfast.errors import BadInput
 url, who = sys.argv[1], int(sys.argv[2])
 table = holdfast.table(url, "t")
 print("ready", flush=True)
