@@ -208,7 +208,7 @@ def _check_own_session(connection: Connection, address: PostgresAddress) -> None
             if theirs is None:
                 raise StoreUnreachable(
                     f"the pooler of {address.description} gives no second session within {_LOOK_S:g} s",
-                    hint="connect to the server directly, or allow at least 10 sessions for each client",
+                    hint="connect to the server directly, or allow at least 11 sessions for each client",
                 )
             if theirs == mine or _server_process(connection) != mine:
                 raise StoreUnreachable(
