@@ -58,7 +58,7 @@ ci: setup lint  ## all of `make test` and `make test-all` in one run, which star
 soak: setup  ## kill writers, operators and servers for hours (ARGS="--seeds 100 --pairs file+sqlite operator")
 	@PYTHONPATH=tests $(BIN)/python -m crash $(ARGS)
 
-faults: setup  ## operators behind a bad way to the API server, and on a bad day, for each seed (SEEDS=50)
+faults: setup  ## operators behind a bad way to the API server, and on a bad day, for 20 seeds (or SEEDS=50)
 	@HOLDFAST_FAULT_SEEDS=$(or $(filter-out 2000,$(SEEDS)),20) $(BIN)/python -m pytest -q tests/apiserver/test_operator_faults.py tests/apiserver/test_operator_bad_day.py
 
 moves: setup  ## all crashes and meetings of moving a catalog, and a large one: some minutes

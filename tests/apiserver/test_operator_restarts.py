@@ -68,3 +68,20 @@ def test_a_catalog_that_opens_for_long_after_a_restart_says_so(world: Any, make_
     world.start(environment=patched(world.folder / "slow", slow))
     world.wait_for("catalog/demo", REASON, "Opening")
     world.wait_ready("catalog/demo")
+
+
+def test_a_ready_catalog_whose_spec_has_changed_meanwhile_says_that_it_opens(
+    world: Any, make_catalog: Make
+) -> None:
+    first = world.start()
+    catalog = make_catalog()
+    world.apply(catalog)
+    world.wait_ready("catalog/demo")
+    first.child.stop()
+    catalog["spec"]["spark"] = {"executor": {"instances": 2}}
+    world.apply(catalog)
+    slow = SLOW.format(unshown=600, opening=5)
+    world.start(environment=patched(world.folder / "slow", slow))
+    world.wait_for("catalog/demo", REASON, "Opening")
+    world.wait_for("catalog/demo", ".status.observedGeneration", 2)
+    world.wait_ready("catalog/demo")

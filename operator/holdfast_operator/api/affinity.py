@@ -4,11 +4,15 @@ The fields are those of a pod's spec. `namespaces` and `namespaceSelector` are m
 a resource asks for depend only on pods of its own namespace.
 """
 
+import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+
+_MOST_BYTES: Final = 16 * 1024
+"""As JSON. The pods of a driver and of executors contain it, and the objects of jobs both of these."""
 
 
 class _Strict(BaseModel):
@@ -86,6 +90,9 @@ class _Affinity(_Strict):
 
 def checked_affinity(affinity: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the affinity. Raises `ValueError` if it isn't one that a pod of a job can have."""
+    size = len(json.dumps(affinity, separators=(",", ":")).encode())
+    if size > _MOST_BYTES:
+        raise ValueError(f"must be at most {_MOST_BYTES:,} bytes as JSON, not {size:,}")
     try:
         _Affinity.model_validate(affinity)
     except ValidationError as error:

@@ -326,7 +326,10 @@ class CatalogHandler(Handler[CatalogView]):
         """Returns what to show while an open is in progress. At first, a Ready Catalog stays Ready."""
         now = self.services.clock.monotonic()
         unshown = self._opening.setdefault(key, now) + _UNSHOWN_SECONDS - now
-        if unshown > 0 and is_ready(body.get("status", {})):
+        status = body.get("status", {})
+        # A status of an earlier spec says nothing about this one.
+        is_current = status.get("observedGeneration") == body["metadata"]["generation"]
+        if unshown > 0 and is_current and is_ready(status):
             return Wait(min(unshown, self._settings.rhythm.unsteady))
         return self._soon(wait, await self._opening_since(key, wait, opening))
 

@@ -57,6 +57,8 @@ _TRIES: Final = 3
 _WAIT_JITTER: Final = 0.1
 _SAME_TIME: Final = timedelta(seconds=5)
 """By how much two responses may differ in what they show of the server's clock."""
+_TOO_LARGE: Final = "request is too large"
+"""In the error of etcd for an object that the API server has accepted."""
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _THREADS: Final = 8
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -595,6 +597,8 @@ def refusal(status: int, message: str, content: bytes) -> KubeError:
     """Returns the error for the status code of a response."""
     if status in {400, 403, 422, 500} and _DENIED.search(message):
         return AdmissionDenied(message)
+    if status == 413 or (status == 500 and _TOO_LARGE in message):
+        return Invalid(message)
     match status:
         case 403:
             return Forbidden(message)

@@ -115,6 +115,7 @@ def test_a_setting_can_move_between_parts_without_another_template() -> None:
             {"pod": {"affinity": {"nodeAffinity": {"required": {}}}}},
             "nodeAffinity.required: unknown",
         ),
+        ({"pod": {"affinity": {"x": ["a"] * 5000}}}, "must be at most 16,384 bytes as JSON, not 20,00"),
         (
             {
                 "pod": {

@@ -129,6 +129,8 @@ POLICY = "catalogs \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with bindin
         (422, 'Catalog "a" is invalid: spec.x: Invalid value: "denied"', Invalid),
         (500, DOWN, AdmissionDenied),
         (500, "etcdserver: request timed out", KubeError),
+        (500, "etcdserver: request is too large", Invalid),
+        (413, "Request entity too large: limit is 3145728", Invalid),
     ],
 )
 def test_what_admission_denies_differs_from_a_missing_right(
