@@ -67,12 +67,16 @@ def look_at(
     if item is None:
         return CollectionLook()
     id_ = collection_id(organization_id, item.id)
-    try:
-        info, jobs, uppers = controller.read_together(id_)
-    except CollectionNotFound:
-        return CollectionLook(item.id, id_, definition=item.definition)
-    gone = info.state is CollectionState.DROPPED
-    shards = {} if gone else {shard: _known(client, shard) for shard in watched_shards(info)}
+    while True:
+        try:
+            info, jobs, uppers = controller.read_together(id_)
+        except CollectionNotFound:
+            return CollectionLook(item.id, id_, definition=item.definition)
+        gone = info.state is CollectionState.DROPPED
+        shards = {} if gone else {shard: _known(client, shard) for shard in watched_shards(info)}
+        # If another thread has read a newer version since, the basis would hide what these uppers miss.
+        if all(known.upper == uppers[shard] for shard, known in shards.items()):
+            break
     basis = _basis(info, jobs, shards)
     facts = _collection(controller, info, uppers, shards)
     return CollectionLook(item.id, id_, facts, item.definition, jobs=jobs, basis=basis)

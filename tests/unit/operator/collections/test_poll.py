@@ -313,3 +313,30 @@ def test_a_tick_has_what_is_new_looked_at_and_all_where_that_cannot_be_told(cata
         pool.close()
 
     asyncio.run(story())
+
+
+def test_a_basis_is_never_newer_than_what_was_seen_with_it(
+    catalog: OpenCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread reads a newer version of a shard while a collection is looked at."""
+    at_rest(catalog)
+    id_ = id_of(catalog, "flights")
+    read = catalog.controller.read_together
+    with PersistClient.open(catalog.opening.storage.url, config=PersistConfig(maintenance="off")) as client:
+        writes = iter([StorageController(client)])
+
+        def read_late(collection_id: str) -> Any:
+            found = read(collection_id)
+            if (other := next(writes, None)) is not None:
+                write(other, id_)
+                info = found[0]
+                catalog.client.recent_uppers([*info.data_shards, info.metadata_shard])
+            return found
+
+        monkeypatch.setattr(catalog.controller, "read_together", read_late)
+        found = store.look(catalog, item("flights"))
+        monkeypatch.undo()
+    now = store.look(catalog, item("flights"))
+    assert found.facts is not None
+    assert now.facts is not None
+    assert found.facts.upper == now.facts.upper
