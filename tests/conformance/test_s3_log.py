@@ -19,6 +19,7 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast.persist import Clock
+from holdfast.persist.looks import one_look
 from holdfast.persist.stores import Entry, Expect, Head, Put
 from holdfast.persist.stores.log_codec import FLOOR_NAME, object_name
 from holdfast.persist.stores.log_state import RECENT
@@ -86,7 +87,8 @@ def test_objects_below_the_floor_go_and_an_open_is_short(bucket: Bucket, other: 
     assert bucket.names("log/") == [object_name(position) for position in range(36, 41)]
     assert len(bucket.names("checkpoint/")) == 1
     assert [entry.seqno for entry in store.scan("b", 0, 100)] == list(range(1, 41))
-    assert len(fresh.requests) < 10
+    # An open asks for 16 objects at once, because it can't know where the log ends.
+    assert len(fresh.requests) < 10 + 16
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,48 @@ def test_a_writer_that_slept_over_a_truncation_has_not_won(bucket: Bucket, other
     append(other, "b", 8)
     assert object_name(3) not in bucket.names(), "what lies below the floor goes with the next truncation"
     assert writer.compare_and_set([Put("a", 1, b"awake")], [Expect("b", 30)])
+
+
+def test_a_look_that_meets_the_object_of_a_sleeper_reads_the_log_again(
+    bucket: Bucket, other: S3LogConsensus
+) -> None:
+    """The writer never learns that its object is in nobody's log. Its block has a read from before."""
+    objects = MemoryObjects(bucket)
+    writer = opened(objects)
+
+    def meanwhile() -> None:
+        append(other, "b", 20)
+        objects.before = once("get", FLOOR_NAME, fail)
+
+    def fail() -> None:
+        raise Determinate("the service is down")
+
+    objects.before = once("create", object_name(3), meanwhile)
+    with one_look():
+        assert writer.heads(["b"])["b"].seqno == 2
+        with pytest.raises(Indeterminate):
+            writer.compare_and_set([Put("a", 1, b"asleep")], [Expect("b", 2)])
+        made = len(objects.requests)
+
+        def bound(request: str, name: str) -> None:
+            assert len(objects.requests) < made + 100, f"loops at {request} {name}"
+
+        objects.before = bound
+        assert {key: head.seqno for key, head in writer.heads(["a", "b"]).items()} == {"b": 22}
+
+
+def test_a_state_that_others_read_on_is_not_replaced_by_an_older_one(
+    bucket: Bucket, other: S3LogConsensus
+) -> None:
+    store = opened(MemoryObjects(bucket))
+    turns = store._turns  # the race is between two statements
+    state, opened_by, confirmed = turns.state.copy(), turns.opened_by, turns.confirmed
+    append(other, "b", 1)
+    assert store.heads(["b"])["b"].seqno == 3
+    turns.replace(state, opened_by, confirmed=confirmed)
+    assert turns.state.position == turns.confirmed == 3
+    turns.replace(state, opened_by, confirmed=turns.confirmed)
+    assert turns.state.position == turns.confirmed == 2
 
 
 def test_a_reader_on_the_branch_of_a_sleeper_leaves_it(bucket: Bucket, other: S3LogConsensus) -> None:

@@ -116,9 +116,15 @@ class Turns:
             self.confirmed = max(self.confirmed, position)
             self._tags = {position: tag for position, tag in self._tags.items() if position >= self.confirmed}
 
-    def replace(self, state: LogState, opened_by: Floor) -> None:
-        """Replace the state by one that was opened again."""
+    def replace(self, state: LogState, opened_by: Floor, *, confirmed: int | None = None) -> None:
+        """Replace the state by one that was opened again.
+
+        With `confirmed`, do so only if that is still the confirmed position. Otherwise another thread has read
+        the log meanwhile, maybe beyond `state`.
+        """
         with self.lock:
+            if confirmed not in (None, self.confirmed):
+                return
             self.state, self.opened_by = state, opened_by
             self.confirmed = state.position
             self._tags = {}

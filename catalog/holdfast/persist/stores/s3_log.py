@@ -228,7 +228,7 @@ class S3LogConsensus(Consensus):
         return self._lost
 
     def check_integrity(self) -> None:
-        turns = self._refresh()
+        turns = self._refresh(moment())
         with turns.lock:
             end = turns.confirmed
         _, floor = self._open(self._floor_seen)
@@ -243,7 +243,7 @@ class S3LogConsensus(Consensus):
     def restart(self, key: str, seqno: int, data: bytes) -> bool:
         check_commands([Put(key, seqno, data)], ())
         self._check_writable(restarts=True)
-        turns = self._refresh()
+        turns = self._refresh(moment())
         floor, tag = (self._floor_seen, "") if self._bad_floor is not None else self._read_floor()
         with turns.lock:
             if turns.state.head(key) >= seqno:
@@ -454,22 +454,23 @@ class S3LogConsensus(Consensus):
             self._checkpoint(turns, due, floor, tag)
 
     def _read(self, look: Callable[[LogState], T]) -> T:
-        """Return what `look` returns for the log, as of some point since the call."""
+        """Return what `look` returns for the log, as of some point since the call, or since the block `one_look`."""
+        wanted = earliest()
         while True:
-            turns = self._refresh()
+            turns = self._refresh(wanted)
             with turns.lock:
                 position, is_known = turns.state.position, turns.confirmed >= turns.state.position
                 seen = look(turns.state)
             # A thread of this process may have put an object after the end was found, maybe above a gap.
             if is_known or self._lost is not None or self._look(turns, position) is not None:
                 return seen
+            wanted = moment()
 
-    def _refresh(self) -> Turns:
-        """Bring the state to the end of the log, as of some point since the call."""
+    def _refresh(self, wanted: int) -> Turns:
+        """Bring the state to the end of the log, as of some point since the moment `wanted` (`looks`)."""
         turns = self._own()
         if self._lost is not None:
             return turns
-        wanted = earliest()
         with turns.reading:
             if turns.read_at < wanted:
                 began = moment()
@@ -690,7 +691,7 @@ class S3LogConsensus(Consensus):
             return
         if known is not None and found is not None and known != found:
             raise self._end(regressed(self._objects.description, confirmed, "another object"))
-        turns.replace(state, opened_by)
+        turns.replace(state, opened_by, confirmed=confirmed)
 
     def _open(self, floor: Floor) -> tuple[LogState, Floor]:
         """Return the state in the newest checkpoint, from that of `floor` on, and the floor that names it."""
