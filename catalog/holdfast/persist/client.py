@@ -377,7 +377,7 @@ class PersistClient:
 
     def recent_upper(self, shard_id: str) -> int:
         """Return a shard's upper, or 0 if the shard does not exist. Linearized: one read of Consensus."""
-        return self.session.machine(shard_id).refresh().upper
+        return self.session.machine(shard_id).look().upper
 
     def recent_uppers(self, shard_ids: Sequence[str]) -> dict[str, int]:
         """Return the uppers of several shards like `recent_upper`, with one read of Consensus for all."""

@@ -1,5 +1,6 @@
 """Reads of one operation share a look at the store, and see no less than what ended before it."""
 
+import contextvars
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from conformance.objectstore import Bucket, MemoryObjects
 from holdfast.errors import UpperMismatch
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.looks import look_again, one_look
+from holdfast.persist.stores import Location, MemoryBlob
+from holdfast.persist.stores.s3_log import S3LogConsensus
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={})
 X, Y = (f"s{number:08d}-0000-4000-8000-000000000000" for number in (1, 2))
@@ -136,3 +140,61 @@ def test_a_refused_commit_shows_why(clients: tuple[PersistClient, PersistClient]
             writer.compare_and_append(rows(1), 1, 2)
         assert writer.upper() == 2
         writer.compare_and_append(rows(2), 2, 3)
+
+
+def test_a_version_whose_rollup_is_gone_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of S3 was read in the block. Another process has replaced the rollup since."""
+    bucket, blob = Bucket(), MemoryBlob()
+    config = PersistConfig(maintenance="off", rollup_every=1, gc_grace_s=0.0)
+
+    def opened() -> PersistClient:
+        return PersistClient(Location.of(blob, S3LogConsensus(MemoryObjects(bucket))), config=config)
+
+    def write(client: PersistClient, shard: str, upper: int) -> None:
+        client.writer(shard, SCHEMA, purpose="test").compare_and_append(rows(upper), upper, upper + 1)
+        client.maintain(shard)
+
+    with opened() as ours, opened() as others:
+        for shard in (X, Y):
+            for upper in range(3):
+                write(others, shard, upper)
+        with one_look():
+            assert ours.recent_upper(Y) == 3
+            thread = threading.Thread(target=lambda: [write(others, X, upper) for upper in range(3, 6)])
+            thread.start()
+            thread.join()
+            assert ours.recent_upper(X) == 6
+
+
+def test_work_that_needs_the_newest_version_reads_it_in_a_block_too(
+    clients: tuple[PersistClient, PersistClient],
+) -> None:
+    """`refresh` is for reads whose caller would delete, or fail, because of what a version lacks."""
+    ours, others = clients
+    machine = ours.session.machine(X)
+    with one_look():
+        assert machine.look().upper == 1
+        append(others, X, 1)
+        assert machine.look().upper == 1
+        assert machine.refresh().upper == 2
+    evolved = Schema.of(key={"id": "int64"}, value={"note": "string?"})
+    with one_look():
+        assert machine.look().upper == 2
+        others.evolve(X, evolved)
+        # The caller knows the schema from a record that it read later.
+        ours.writer(X, evolved, purpose="test")
+
+
+def test_a_task_that_begins_in_a_block_has_no_part_in_it(
+    clients: tuple[PersistClient, PersistClient],
+) -> None:
+    ours, others = clients
+    found = []
+    with one_look():
+        assert ours.recent_upper(X) == 1
+        append(others, X, 1)
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=lambda: found.append(context.run(ours.recent_upper, X)))
+        thread.start()
+        thread.join()
+    assert found == [2]

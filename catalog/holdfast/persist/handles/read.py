@@ -273,11 +273,11 @@ class ReadHandle:
 
     def since(self) -> int:
         """Return the earliest time that can be read. Linearized."""
-        return self._machine.refresh().since
+        return self._machine.look().since
 
     def upper(self) -> int:
         """Return the upper. The latest time that can be read is `upper - 1`. Linearized."""
-        return self._machine.refresh().upper
+        return self._machine.look().upper
 
     def snapshot(
         self,

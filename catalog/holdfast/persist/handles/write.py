@@ -50,7 +50,10 @@ def open_writer(
     check_write_mode(mode)
     handle = session.new_handle("w", purpose)
     machine = session.machine(shard_id)
-    state = machine.refresh()
+    state = machine.look()
+    if schema not in state.schemas.values():
+        # The caller may know it from another shard, which was read later.
+        state = machine.refresh()
     if state.finalized:
         raise ShardFinalized(f"shard {shard_id} was finalized")
     check_mode(state, mode)
@@ -127,7 +130,7 @@ class WriteHandle:
 
     def upper(self) -> int:
         """Return the upper. Linearized: one read of Consensus."""
-        return self._machine.refresh().upper
+        return self._machine.look().upper
 
     def compare_and_append(self, updates: object, expected_upper: int, new_upper: int) -> None:
         """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.

@@ -209,13 +209,20 @@ class Machine:
     def refresh(self) -> ShardState:
         """Read and return the newest version. It includes every commit that ended before the call.
 
-        In a block `one_look`, it includes those that ended before the block.
-
         Raises:
             LogRegressed: the log has another history than the one that this client has read.
             HandleExpired: the log was recovered, or too much of it was deleted to compare its history.
             StorageError: the store failed for the whole retry deadline.
             BadInput: the client is closed.
+        """
+        look_again()
+        return self.look()
+
+    def look(self) -> ShardState:
+        """Like `refresh`. In a block `one_look`, it includes the commits that ended before the block.
+
+        What the version lacks may be in versions of other shards that were read before. So a caller that
+        would fail for something that is missing must `refresh` first.
         """
         wanted = earliest()
 
@@ -230,7 +237,9 @@ class Machine:
                 if self.advance_to(heads.get(self.shard_id), known):
                     self.looked = max(self.looked, began)
                     return self.state
-            # Another thread moved the cache between the two reads. Read again under the lock.
+            # Another thread moved the cache between the two reads, or the head is old. Read it again under
+            # the lock.
+            look_again()
             with self.lock:
                 _advance([self], [])
                 return self.state
@@ -744,6 +753,7 @@ def _refresh_all(steps: Sequence[tuple[Machine, Command]], held: LockRow | None)
 
     def attempt() -> HoldfastError | None:
         # One read for shards and lock: it shows what landed under the lock before the lock moved.
+        look_again()
         heads = _advance([machine for machine, _ in steps], [] if held is None else [LOCK_KEY])
         return None if held is None else first.fence.judge(held, heads.get(LOCK_KEY))
 
@@ -775,6 +785,7 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
                 why = f"version {error.seqno} of {error.shard_id}, the newest one, needs it"
                 raise CorruptBlob.missing(error.missing, why) from None
             gone = error.args
+            look_again()
             continue
         for machine in machines:
             machine.looked = max(machine.looked, began)
@@ -782,11 +793,14 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
 
 
 def refresh_all(machines: Sequence[Machine]) -> list[ShardState]:
-    """Return the newest versions of shards of one location, as of one moment; raises as `Machine.refresh`."""
+    """Return the newest versions of shards of one location, as of one moment; raises as `Machine.look`.
+
+    A version of one shard alone is like that of `Machine.look`.
+    """
     if not machines:
         return []
     if len(machines) == 1:
-        return [machines[0].refresh()]
+        return [machines[0].look()]
     first = machines[0]
 
     def attempt() -> list[ShardState]:
