@@ -20,7 +20,7 @@ from holdfast.collections.differences import difference_shards
 from holdfast.collections.due_steps import AdvanceStep, Due, Situation, StepKind, advance
 from holdfast.collections.feeds import ended_feeds, refuse_feeding
 from holdfast.collections.first_rows import FirstRows
-from holdfast.collections.frontiers import common_upper, uppers_together
+from holdfast.collections.frontiers import common_upper, uppers_together, with_records
 from holdfast.collections.hydration import Hydration
 from holdfast.collections.job_commands import JobCommands, jobs_of
 from holdfast.collections.metadata import METADATA_SCHEMA, first_rendition
@@ -451,7 +451,7 @@ class StorageController(JobCommands):
             state = self._log.sync()
             return [_usable(state.find(each)) for each in ids]
 
-        return uppers_together(listed, self.client.recent_uppers) if ids else {}
+        return uppers_together(listed, with_records(self.client)) if ids else {}
 
     def read_together(
         self, collection_id: str

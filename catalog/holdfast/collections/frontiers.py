@@ -7,16 +7,18 @@
 - All shards of a rendition move together from one upper to the next, in one commit, and none moves back. So
   an upper that one read saw for any shard is reached by all shards when the next read begins. This
   distinguishes damage from a race.
-- The promise is read before the record, so the record has every handover below the promise. If the uppers
-  reach the promise, it may have moved since it was read, so it is read again.
+- The promise and all uppers are read at one moment, and the record at that moment or later. So the record has
+  every handover below the promise, and the names with which rows were written below the uppers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from holdfast.collections.controller_log import controller_shard_id
 from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
 from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly, BadInput, TornRendition
+from holdfast.persist import PersistClient
 from holdfast.persist.looks import look_again
 
 PROMISE_MS: Final = 10_000
@@ -97,21 +99,26 @@ class CollectionView:
     upper: int
 
 
-def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], read: Uppers) -> CollectionView:
+def with_records(client: PersistClient) -> Uppers:
+    """Read uppers as of one moment, together with that of the records.
+
+    So the records that are read next are of that moment or later, in a block `one_look` too, where they need
+    no other read.
+    """
+    records = controller_shard_id(client.location_id)
+    return lambda shards: client.recent_uppers([records, *shards])
+
+
+def look(
+    client: PersistClient, known: CollectionInfo, describe: Callable[[], CollectionInfo]
+) -> CollectionView:
     """Read the state of a collection now: its record, its promise and the uppers of its shards, linearized.
 
-    Raises `TornRendition` if the shards of a rendition have different uppers at one moment.
+    `known` is a record from before. Raises `TornRendition` if the shards of a rendition have different uppers
+    at one moment.
     """
-    promised = promise()
-    while True:
-        info = describe()
-        uppers = _held_uppers(info, read)
-        upper = _upper(info, uppers, promised)
-        if upper < promised:
-            return CollectionView(info, promised, uppers, upper)
-        look_again()
-        if promised == (promised := promise()):
-            return CollectionView(info, promised, uppers, upper)
+    (view,) = _views([known], lambda: [describe()], with_records(client))
+    return view
 
 
 def look_together(info: CollectionInfo, uppers: Mapping[str, int]) -> CollectionView:
@@ -149,23 +156,26 @@ def uppers_together(listed: Callable[[], Sequence[CollectionInfo]], read: Uppers
 
     The records are read before that moment and again after it. If the renditions are the same, no handover
     came between, so the records have every handover below the promises of that moment. Otherwise everything
-    is read again.
+    is read again. In a block `one_look`, `read` must be that of `with_records`.
 
     Raises `TornRendition` if the shards of a rendition have different uppers at that moment.
     """
-    infos = listed()
+    return {view.info.collection_id: view.upper for view in _views(listed(), listed, read)}
+
+
+def _views(
+    infos: Sequence[CollectionInfo], listed: Callable[[], Sequence[CollectionInfo]], read: Uppers
+) -> list[CollectionView]:
+    """Collections as of one moment. `infos` are records from before it. See `uppers_together`."""
     while True:
         wanted = [info.metadata_shard for info in infos]
         wanted += [shard for info in infos for each in _unsealed(info) for shard in each.written_shards]
         uppers = read(wanted)
-        look_again()
         before, infos = infos, listed()
         if [(each.collection_id, each.held) for each in infos] == [
             (each.collection_id, each.held) for each in before
         ]:
-            break
-
-    return {info.collection_id: look_together(info, uppers).upper for info in infos}
+            return [look_together(info, uppers) for info in infos]
 
 
 def _upper(info: CollectionInfo, uppers: Mapping[str, int], promised: int) -> int:

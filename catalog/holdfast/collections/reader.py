@@ -94,7 +94,7 @@ class CollectionReader:
         """The upper (linearized). The latest readable time is the one before it."""
         self._check_open()
         with self._there():
-            view = look(self._describe, self._metadata.upper, self._client.recent_uppers)
+            view = look(self._client, self.info, self._describe)
             self.info = view.info
             return self._known(view.upper)
 
@@ -391,7 +391,6 @@ class CollectionReader:
         return frontier
 
     def _refuse_dropped(self) -> None:
-        look_again()
         if self.is_dropped():
             raise CollectionNotFound(f"collection {self.info.name} ({self.info.collection_id}) was dropped")
 

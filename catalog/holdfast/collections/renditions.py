@@ -468,8 +468,4 @@ class Renditions:
 
     def view(self, info: CollectionInfo) -> CollectionView:
         """Like `look`, for a collection that was just described."""
-        return look(
-            lambda: self._describe(info.collection_id),
-            lambda: self._client.recent_upper(info.metadata_shard),
-            self._client.recent_uppers,
-        )
+        return look(self._client, info, partial(self._describe, info.collection_id))

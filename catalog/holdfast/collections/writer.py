@@ -63,7 +63,7 @@ class CollectionWriter:
         self._owner = OwnerProcess()
         self._lock = threading.Lock()
         self._metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=purpose)
-        self.info = info
+        self.info = self._known = info
         self._route: Route | None = None
         with self._lock:
             self._find()
@@ -329,7 +329,8 @@ class CollectionWriter:
         return view
 
     def _look(self) -> CollectionView:
-        view = look(self._describe, self._metadata.upper, self._client.recent_uppers)
+        view = look(self._client, self._known, self._describe)
+        self._known = view.info
         if view.info.dropped or (
             view.upper == CLOSED and self._client.inspect(self.info.metadata_shard).finalized
         ):

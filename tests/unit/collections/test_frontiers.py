@@ -9,6 +9,7 @@ import pytest
 from holdfast.collections import CollectionSpec, CollectionState, StorageController
 from holdfast.collections.frontiers import common_upper, look_together
 from holdfast.errors import CollectionNotFound, TornRendition
+from holdfast.persist.looks import one_look
 from testbed.faults import Fault, Operation
 from unit.collections.stores import SCHEMA, Stores, updates
 
@@ -44,7 +45,10 @@ def test_the_uppers_of_all_shards_are_read_at_once() -> None:
     for upper_of in (reader.upper, writer.upper):
         calls.seen.clear()
         assert upper_of() == 35_000
-        # The promise, the record, and all shards.
+        # The promise and all shards, and then the record. In a block, the record is read with them.
+        assert calls.seen["consensus.heads"] == 2
+        with one_look():
+            upper_of()
         assert calls.seen["consensus.heads"] == 3
     unknown = client.new_shard_id()
     assert client.recent_uppers([info.data_shards[0], unknown]) == {info.data_shards[0]: 35_000, unknown: 0}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.collections import CollectionInfo
-from holdfast.collections.frontiers import CollectionView, look
+from holdfast.collections.frontiers import CollectionView, look_together
 from holdfast.console.facts.catalog import catalogs_in
 from holdfast.console.facts.trouble import HeldBy, Level, Trouble, held_back_by, lag_ms, troubles
 from holdfast.console.places import PlaceLook, ShownPlace
@@ -94,11 +94,7 @@ def view_of(seen: PlaceLook, info: CollectionInfo) -> tuple[CollectionView | Non
     """The frontiers of a collection at the moment of a look, or why it has none."""
     states = seen.states
     try:
-        found = look(
-            lambda: info,
-            lambda: states[info.metadata_shard].upper,
-            lambda shards: {shard: states[shard].upper for shard in shards},
-        )
+        found = look_together(info, {shard: state.upper for shard, state in states.items()})
     except TornRendition as error:
         return None, str(error)
     return found, ""
