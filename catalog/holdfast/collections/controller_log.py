@@ -12,7 +12,6 @@
 """
 
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -20,7 +19,13 @@ from typing import Final, TypeVar, assert_never
 
 import pyarrow as pa
 
-from holdfast.collections.record.codec import CONTROLLER_SCHEMA, decode, encode_key, encode_value
+from holdfast.collections.record.codec import (
+    CONTROLLER_SCHEMA,
+    controller_shard_id,
+    decode,
+    encode_key,
+    encode_value,
+)
 from holdfast.collections.record.spec import CollectionInfo
 from holdfast.collections.record.state import (
     ControllerState,
@@ -42,7 +47,6 @@ from holdfast.persist import (
     Updates,
     WriteHandle,
 )
-from holdfast.persist.ids import shard_id
 from holdfast.persist.rows.schema import DIFF
 
 T = TypeVar("T")
@@ -56,11 +60,6 @@ _TRAIL_EVERY: Final = 64
 _STEP_TIMEOUT_S: Final = 30.0
 
 _Row = tuple[bytes, bytes]
-
-
-def controller_shard_id(location_id: uuid.UUID) -> str:
-    """The shard that holds the controller records of a location."""
-    return shard_id(uuid.uuid5(location_id, "controller"))
 
 
 def no_effects(_: ControllerState) -> Sequence[Prepared]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.collections.controller_log import controller_shard_id
+from holdfast.collections.record.codec import controller_shard_id
 from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
 from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly, BadInput, TornRendition
 from holdfast.persist import PersistClient

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from holdfast.catalog.stores.persist import SCHEMA as CATALOG_SCHEMA
 from holdfast.collections.controller import StorageController
-from holdfast.collections.controller_log import controller_shard_id
 from holdfast.collections.metadata import holder
+from holdfast.collections.record.codec import controller_shard_id
 from holdfast.collections.record.spec import CollectionInfo, CollectionState
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, Prepared

@@ -7,8 +7,8 @@ Outside of such a block, each read asks the store.
 
 - Reads that share a look have no order among them. A later one may show an earlier moment of its shard than
   one before it. If two shards must be compared, read both at one moment (`refresh_all`).
-- A commit of this thread, whether it succeeds or not, `Machine.refresh` and `look_again` begin a new look: the
-  reads after it include everything before it. A loop that reads until it finds something must do so.
+- A commit of this thread, whether it succeeds or not, `Machine.refresh` and `look_again` begin a new look:
+  the reads after it include everything before it. A loop that reads until it finds something must do so.
 - A block belongs to its thread. Neither threads nor tasks that begin in it have a part in it.
 """
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import holdfast
 from holdfast.collections import StorageController
 from testbed.faults import Fault, Operation
 from unit.collections.listeners import contents
@@ -55,3 +56,16 @@ def test_a_writer_that_is_opened_during_a_handover_loses_no_rows(number: int) ->
     upper = writer.upper()
     writer.append(updates([(2, "two", upper, 1)]), upper, upper + 1)
     assert contents(other) == Counter({(1, "one"): 1, (2, "two"): 1})
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_table_that_is_written_during_a_handover_loses_no_rows(number: int) -> None:
+    stores, between = Stores(), Between()
+    other = prepared(stores)
+    with stores.open(between) as client, holdfast.table(client, "flights") as table:
+        between.at(number, lambda: other.renditions.hand_over("flights", "r2"))
+        table.append([{"id": 2, "name": "two"}])
+        between.left = -1
+        table.update([2], lambda rows: rows)
+        assert len(table) == 2
+        assert contents(other) == Counter({(1, "one"): 1, (2, "two"): 1})

@@ -5,6 +5,7 @@ a row would not encode to the bytes that were read, it contains something that t
 """
 
 import json
+import uuid
 from sys import intern
 from typing import Final
 
@@ -25,6 +26,7 @@ from holdfast.collections.record.spec import (
 )
 from holdfast.collections.record.state import CommandKind, CommandRecord, Record, record_id
 from holdfast.errors import CLOSED, BadInput, CorruptBlob, VersionTooNew
+from holdfast.persist.ids import shard_id
 from holdfast.persist.rows.column_types import is_basic
 from holdfast.persist.rows.schema import Column, Schema, shared
 
@@ -34,6 +36,12 @@ CONTROLLER_SCHEMA: Final = Schema(
     value=(Column("value", "binary", nullable=False),),
     codec=CODEC,
 )
+
+
+def controller_shard_id(location_id: uuid.UUID) -> str:
+    """The shard that holds the controller records of a location."""
+    return shard_id(uuid.uuid5(location_id, "controller"))
+
 
 # Kind tags are never reused.
 _COLLECTION: Final = 1

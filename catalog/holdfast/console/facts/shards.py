@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.collections import RenditionInfo
-from holdfast.collections.controller_log import controller_shard_id
+from holdfast.collections.record.codec import controller_shard_id
 from holdfast.console.context import NotHere
 from holdfast.console.facts.catalog import is_catalog_shard
 from holdfast.console.places import PlaceLook, ShownPlace

@@ -119,8 +119,8 @@ class Turns:
     def replace(self, state: LogState, opened_by: Floor, *, confirmed: int | None = None) -> None:
         """Replace the state by one that was opened again.
 
-        With `confirmed`, do so only if that is still the confirmed position. Otherwise another thread has read
-        the log meanwhile, maybe beyond `state`.
+        With `confirmed`, do so only if that is still the confirmed position. Otherwise another thread has
+        read the log meanwhile, maybe beyond `state`.
         """
         with self.lock:
             if confirmed not in (None, self.confirmed):

@@ -454,7 +454,7 @@ class S3LogConsensus(Consensus):
             self._checkpoint(turns, due, floor, tag)
 
     def _read(self, look: Callable[[LogState], T]) -> T:
-        """Return what `look` returns for the log, as of some point since the call, or since the block `one_look`."""
+        """Return what `look` returns for the log, as of some point since the call or its `one_look`."""
         wanted = earliest()
         while True:
             turns = self._refresh(wanted)
