@@ -145,10 +145,12 @@ def test_a_job_opens_the_stores_of_its_catalog_with_keys_in_files(
                 },
             }
         )
+        # An application may be removed as soon as its job is done.
+        world.settle(lambda: bool(applications(world, kind)), lambda: str(world.status("collsnap/one")))
+        (application,) = applications(world, kind)
         world.wait_ready("collsnap/one")
         found = minio.client.list_objects_v2(Bucket=bucket, Prefix="out/")["Contents"]
         assert [each["Key"] for each in found if each["Key"].endswith("_manifest.json")]
-        (application,) = applications(world, kind)
         wanted = json.dumps(application)
         for name in keys:
             assert f'"key": "{name}"' in wanted
