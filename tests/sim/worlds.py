@@ -1,5 +1,6 @@
 """What the tests of all kinds of worlds check alike."""
 
+import gc
 import multiprocessing
 import os
 from collections.abc import Set as AbstractSet
@@ -43,8 +44,8 @@ def check_worlds(
 def check_repeatable(kind: str, *seeds: int) -> None:
     """Run the world of each seed twice, and compare what happened.
 
-    The process runs nothing else. What other tests left as garbage may be closed at any moment, and would
-    then take draws away from the world.
+    The process runs nothing else, and collects no garbage. What is closed as garbage, of other tests or of
+    the first world, would take draws away from the world.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         for seed, (first, second) in zip(seeds, pool.map(_traces, repeat(kind), seeds), strict=True):
@@ -54,6 +55,7 @@ def check_repeatable(kind: str, *seeds: int) -> None:
 
 
 def _traces(kind: str, seed: int) -> tuple[list[str], list[str]]:
+    gc.disable()
     worlds = world(kind, seed), world(kind, seed)
     for each in worlds:
         each.run()
