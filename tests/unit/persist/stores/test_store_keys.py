@@ -156,7 +156,9 @@ def test_a_new_connection_has_the_password_in_the_files_of_the_moment(
         def rotate() -> Mapping[str, str]:
             password = f"planted-{secrets.token_hex(8)}"
             admin.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(role, sql.Literal(password)))
-            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (who,))
+            # With a timeout in ms, it returns once the sessions have ended.
+            end = "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE usename = %s"
+            admin.execute(end, (who,))
             return {"PGUSER": who, "PGPASSWORD": password}
 
         try:
