@@ -16,8 +16,8 @@ metadata are on S3, but pyiceberg has its catalog in a local SQLite file, which 
 
 Why goals are missed:
 
-- *Open.* It reads the objects of the log since its last checkpoint, of which there is one each 256 commits,
-  16 at a time. Then it commits two leases of readers, one after the other.
+- *Open.* It reads all objects of the log since the last checkpoint, 16 at a time. The log gets a checkpoint
+  every 256 commits. Then the open commits two leases of readers, one after the other.
 - *Look up*, which is the first read after an open: it commits the lease of a reader for the table's shard.
 """
 
@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 from common import Goal, Row, log, main, median, scratch
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
+from table_rows import COLUMNS, rows_of
 
 import holdfast
 
@@ -45,24 +46,11 @@ from testbed.delayproxy import DelayProxy
 from testbed.minio import Minio
 
 ROWS, APPENDS = 1_000_000, 8
-COLUMNS = {"id": "int64", "name": "string", "value": "float64", "count": "int32"}
 ROUNDS = 5
 DELAYS = (20, 50)
 AS_FAST = Goal("<=", 1)
 CLOSE = "close"
 Actions = Mapping[str, Callable[[], object]]
-
-
-def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
-    rng = np.random.default_rng(seed)
-    return pa.table(
-        {
-            "id": ids.astype("int64"),
-            "name": [f"name {number % 5000}" for number in ids.tolist()],
-            "value": rng.random(len(ids)),
-            "count": rng.integers(0, 100, len(ids)).astype("int32"),
-        }
-    )
 
 
 def loads() -> Iterator[pa.Table]:

@@ -23,7 +23,7 @@ from common import console, table_of
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
 BY_HAND = {"builds.py"}
-NOT_BENCHMARKS = {*BY_HAND, "builds_worker.py", "common.py", "run.py"}
+NOT_BENCHMARKS = {*BY_HAND, "builds_worker.py", "common.py", "run.py", "table_rows.py"}
 LIBRARIES = ("polars", "pyarrow", "duckdb", "deltalake", "pyiceberg", "lancedb", "protobuf")
 
 

@@ -60,12 +60,12 @@ from common import Goal, Row, in_turns, log, main, median, percentile, scratch
 from deltalake import DeltaTable, write_deltalake
 from lancedb.index import BTree
 from pyiceberg.catalog.sql import SqlCatalog
+from table_rows import COLUMNS, rows_of
 
 import holdfast
 
 ROWS = 1_000_000
 ROUNDS = 5
-COLUMNS = {"id": "int64", "name": "string", "value": "float64", "count": "int32"}
 FIELDS = ["id", "value"]
 ABOVE = 0.99
 FIVE_TIMES = Goal("<=", 0.2)
@@ -74,18 +74,6 @@ SMALL_ROWS = 4000
 SMALL_ROUNDS, IN_A_ROW = 60, 5
 APPEND_MS, UPSERT_MS = 0.8, 2.0
 Actions = Mapping[str, Callable[[], object]]
-
-
-def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
-    rng = np.random.default_rng(seed)
-    return pa.table(
-        {
-            "id": ids.astype("int64"),
-            "name": [f"name {number % 5000}" for number in ids.tolist()],
-            "value": rng.random(len(ids)),
-            "count": rng.integers(0, 100, len(ids)).astype("int32"),
-        }
-    )
 
 
 class Given:

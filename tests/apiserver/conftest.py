@@ -17,6 +17,7 @@ from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.collections import StorageController
 from holdfast.persist import PersistClient, PersistConfig
 from testbed.errors import KubectlError
+from testbed.faultyapi import FaultyApi
 from testbed.kube import ControlPlane
 from testbed.objects import Objects, new_namespace
 from testbed.operatorprocess import OperatorProcess
@@ -224,6 +225,14 @@ def world(control_plane: ControlPlane, namespace: str, crds: None, tmp_path: Pat
     """A namespace without an operator yet."""
     with world_in(control_plane, namespace, tmp_path) as there:
         yield there
+
+
+@pytest.fixture
+def api(world: World) -> Iterator[FaultyApi]:
+    """The way of the operator to the API server: without faults until one is asked for."""
+    with FaultyApi(world.cluster, seed=0, rate=0.0) as api:
+        yield api
+        world.stop()
 
 
 @pytest.fixture(scope="module")

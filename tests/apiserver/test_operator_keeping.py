@@ -4,7 +4,7 @@ A proxy refuses the operator's write of the Catalog's finalizer. So each test ru
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -24,14 +24,6 @@ Make = Callable[..., dict[str, Any]]
 KEEP: Final = "/catalogs/demo?"
 """In the path of a write of the Catalog, not of its status."""
 READY_REASON: Final = '.status.conditions[?(@.type=="Ready")].reason'
-
-
-@pytest.fixture
-def api(world: Any) -> Iterator[FaultyApi]:
-    """The way of the operator to the API server: without faults until one is asked for."""
-    with FaultyApi(world.cluster, seed=0, rate=0.0) as api:
-        yield api
-        world.stop()
 
 
 def finalizers(world: Any, what: str) -> list[str]:

@@ -28,13 +28,6 @@ REASON = '.status.conditions[?(@.type=="Ready")].reason'
 
 
 @pytest.fixture
-def api(world: Any) -> Iterator[FaultyApi]:
-    with FaultyApi(world.cluster, seed=0, rate=0.0) as there:
-        yield there
-        world.stop()
-
-
-@pytest.fixture
 def hanging(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[None]:
     """Drivers that never start."""
     install_crd(control_plane)

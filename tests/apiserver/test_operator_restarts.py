@@ -3,7 +3,7 @@
 The operator connects through a proxy, which counts its writes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,13 +31,6 @@ def slowly(*args):
 stores.OpenCatalog.open = slowly
 """
 REASON = '.status.conditions[?(@.type=="Ready")].reason'
-
-
-@pytest.fixture
-def api(world: Any) -> Iterator[FaultyApi]:
-    with FaultyApi(world.cluster, seed=0, rate=0.0) as there:
-        yield there
-        world.stop()
 
 
 def test_a_restart_writes_one_status_and_one_event_of_each_catalog_that_opens_slowly(

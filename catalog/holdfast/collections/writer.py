@@ -132,8 +132,8 @@ class CollectionWriter:
     def known_position(self, position: Position) -> Position | None:
         """The position of the next append as this process knows it, at or after one that was read before.
 
-        Reads nothing, so it may be behind. After a multi-write from `position` failed with `UpperMismatch`,
-        it is as of that failure. None if it is beyond the promise, where only a read shows where rows go.
+        Reads nothing, so it is as of the last read of these shards. None if it is beyond the promise, where
+        only a read shows where rows go.
         """
         self._owner.check("this writer of a collection")
         uppers = {shard.cached_upper for shard in position.shards}

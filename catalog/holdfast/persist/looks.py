@@ -35,7 +35,7 @@ def moment() -> int:
 
 
 def earliest() -> int:
-    """Return the moment from which on a read counts for the caller: that of its block, or now."""
+    """Return the earliest moment of a read that the caller may use: the start of its look, or now."""
     return _block.began or moment()
 
 

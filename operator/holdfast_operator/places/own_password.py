@@ -16,7 +16,6 @@ from psycopg import pq
 
 from holdfast.store_keys import AUTH
 
-_VARIABLE: Final = AUTH
 _PROOF: Final = "scram-sha-256,none"
 _KNOWN_FROM: Final = 160000
 """The first version of libpq that reads the variable. Older ones ignore it."""
@@ -30,7 +29,7 @@ def keep(environ: MutableMapping[str, str], version: int | None = None) -> None:
             f"libpq {found // 10000} would send the operator's password to every server that a spec names: "
             "set --allow-location, or use libpq 16 or newer"
         )
-    environ.setdefault(_VARIABLE, _PROOF)
+    environ.setdefault(AUTH, _PROOF)
 
 
 def refusal(url: str) -> str:
@@ -42,4 +41,4 @@ def refusal(url: str) -> str:
 
 def methods_of_others() -> str:
     """Returns libpq's `require_auth` for a password of others, which `keep` doesn't protect. Empty: any."""
-    return f"password,md5,{_PROOF}" if os.environ.get(_VARIABLE) == _PROOF else ""
+    return f"password,md5,{_PROOF}" if os.environ.get(AUTH) == _PROOF else ""

@@ -1,4 +1,4 @@
-"""Hydration in pieces: what an attempt has staged stays, and each row counts once, whoever stages it."""
+"""Hydration in pieces: what an attempt has staged stays, and each row counts once."""
 
 import json
 import random

@@ -86,7 +86,7 @@ class AppendRuns:
 class Stage:
     """Add staged batches, each with a name and times in `[lower, upper)`, while the upper is `lower`.
 
-    A batch whose name is taken is not added: one name stands for the same updates, whoever uploads them.
+    A batch whose name is taken is not added, because all uploads with one name have the same updates.
     Result: the names that others have taken. The updates count only once `AppendStaged` names their batches.
     """
 

@@ -2,8 +2,8 @@
 
 - A staged batch is a pending batch of a shard in mode APPEND. Its id is its name. It keeps its blobs from
   being garbage, and nobody reads it.
-- One name stands for the same updates, whoever uploads them. So if several processes upload them, the first
-  one to stage them counts, and the others delete what they have uploaded.
+- All uploads with one name have the same updates. So if several processes upload them, the first one to stage
+  them counts, and the others delete what they have uploaded.
 - `AppendStaged` takes the batches that it names in one step, or none. Other staged batches stay. Those that
   begin before the upper can't be appended any more, and upkeep drops them.
 - A staged batch may have no updates. It then shows that there are none.

@@ -22,7 +22,7 @@ END = 10
 
 
 def uploaded(client: PersistClient, writer: WriteHandle, piece: int) -> Upload:
-    """The rows of a piece, which are the same whoever uploads them."""
+    """The rows of a piece. Each upload of the piece has the same ones."""
     updates = [{"k": key, "v": "x", "_time": END - 1} for key in range(10 * piece, 10 * piece + piece)]
     batch = prepare_updates(SCHEMA, updates, default_time=0)
     return client.upload(writer.upload_ticket(), [sort_updates(SCHEMA, batch)] if updates else [])
