@@ -111,7 +111,7 @@ def test_a_job_opens_the_stores_of_its_catalog_with_keys_in_files(
 ) -> None:
     """Real drivers, whose environment has nothing but what the pod template gives them."""
     adapter = {KUBEFLOW: "kubeflow", APACHE: "apache", PODS: "job"}[face]
-    kind = {KUBEFLOW: "sparkapplications", APACHE: "sparkapplications.spark.apache.org", PODS: "jobs"}[face]
+    kind = "jobs" if face is PODS else f"{face.plural}.{face.group}"
     nothing = {"PGPASSFILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
     operator = world.start(f"--spark-adapter={adapter}", environment=nothing)
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")

@@ -670,8 +670,10 @@ def test_compaction_of_what_is_bound_changes_nothing(client: PersistClient, kafk
     other = Stores().open()
     created(other)
     topic.group += "-other"
+    before = len(values_of(topic))
     fed(other, topic)
-    assert sum(rows(other).values()) == len(values_of(topic))
+    # The broker may compact more at any moment.
+    assert len(values_of(topic)) <= sum(rows(other).values()) <= before
 
 
 def values_of(topic: KafkaTopic) -> list[Any]:
