@@ -100,25 +100,25 @@ def row(
     return Row(what, count / ours_s, count / peer_s, unit, Goal(">=", goal), note)
 
 
-def upserts() -> Iterator[pa.Table]:
-    """Yield two appends of new keys, then appends with other values for half as many keys each."""
+def upserts(count: int) -> Iterator[pa.Table]:
+    """Yield two appends of so many new keys, then appends with other values for half as many keys each."""
     random = np.random.default_rng(7)
-    keys = 2 * UPDATES
+    keys = 2 * count
     versions = np.zeros(keys, np.int64)
     for number in range(APPENDS):
         if number < 2:
-            ids = random.permutation(UPDATES) + number * UPDATES
-            yield updates(ids, versions[ids], np.ones(UPDATES, np.int64))
+            ids = random.permutation(count) + number * count
+            yield updates(ids, versions[ids], np.ones(count, np.int64))
             continue
-        ids = random.permutation(keys)[: UPDATES // 2]
+        ids = random.permutation(keys)[: count // 2]
         versions[ids] += 1
         both = np.concatenate([versions[ids] - 1, versions[ids]])
-        yield updates(np.tile(ids, 2), both, np.repeat([-1, 1], UPDATES // 2))
+        yield updates(np.tile(ids, 2), both, np.repeat([-1, 1], count // 2))
 
 
 def rows_of_many_runs(spark: SparkSession, folder: Path) -> Iterator[Row]:
     """Measure a snapshot and a compaction."""
-    runs = filled(folder / "runs", upserts())
+    runs = filled(folder / "runs", upserts(UPDATES))
 
     def snapshot() -> DataFrame:
         return holdfast.spark.read(spark, url=f"file://{folder}/runs", collection="rows")
@@ -178,15 +178,15 @@ def compacting(spark: SparkSession, folder: Path, runs: list[str]) -> Iterator[R
     check_equal(compacted, holdfast.spark.read(spark, url=f"file://{folder}/runs", collection="rows"))
 
 
-def rows_of_one_run() -> Iterator[pa.Table]:
-    """Yield rows in key order."""
+def rows_of_one_run(count: int) -> Iterator[pa.Table]:
+    """Yield appends of so many rows each, in key order."""
     for number in range(APPENDS):
-        yield contents(number * UPDATES, UPDATES)
+        yield contents(number * count, count)
 
 
 def scanning_rows(spark: SparkSession, folder: Path) -> Iterator[Row]:
     """Measure a scan and a hydration."""
-    parts, url = filled(folder / "rows", rows_of_one_run()), f"file://{folder}/rows"
+    parts, url = filled(folder / "rows", rows_of_one_run(UPDATES)), f"file://{folder}/rows"
 
     def scan() -> DataFrame:
         return holdfast.spark.read(spark, url=url, collection="rows")

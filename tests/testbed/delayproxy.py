@@ -1,4 +1,4 @@
-"""A proxy that makes an HTTP server far away: each round trip takes a chosen time. It counts the requests.
+"""A proxy that makes an HTTP server far away: each round trip takes a chosen time. It counts what passes.
 
 It runs in a process of its own, so that a busy client delays nothing.
 """
@@ -28,9 +28,10 @@ class DelayProxy:
         spawn = multiprocessing.get_context("spawn")
         self._delay: Any = spawn.Value("d", delay)
         self._counts: Any = spawn.Array("q", len(METHODS))
+        self._moved: Any = spawn.Array("q", 2)
         ours, theirs = spawn.Pipe()
         self._process = spawn.Process(
-            target=_serve, args=(port, self._delay, self._counts, theirs), daemon=True
+            target=_serve, args=(port, self._delay, self._counts, self._moved, theirs), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -54,6 +55,11 @@ class DelayProxy:
         """The number of requests since the start, by method."""
         return dict(zip(METHODS, self._counts[:], strict=True))
 
+    def moved(self) -> tuple[int, int]:
+        """The bytes since the start, to the server and from it, with headers."""
+        sent, received = self._moved[:]
+        return sent, received
+
     def close(self) -> None:
         """End the process and its connections."""
         self._process.terminate()
@@ -68,24 +74,26 @@ class DelayProxy:
         self.close()
 
 
-def _serve(port: int, delay: Any, counts: Any, ready: Any) -> None:
-    asyncio.run(_listen(port, delay, counts, ready))
+def _serve(port: int, delay: Any, counts: Any, moved: Any, ready: Any) -> None:
+    asyncio.run(_listen(port, delay, counts, moved, ready))
 
 
-async def _listen(port: int, delay: Any, counts: Any, ready: Any) -> None:
+async def _listen(port: int, delay: Any, counts: Any, moved: Any, ready: Any) -> None:
     async def connected(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         server, to_server = await asyncio.open_connection(_LOOPBACK, port, limit=_CHUNK)
         idle = True
 
         def asked(chunk: bytes) -> None:
             nonlocal idle
+            moved[0] += len(chunk)
             # In a body, such bytes are no request.
             if idle and (found := _REQUEST.match(chunk)):
                 counts[METHODS.index(found[1].decode())] += 1
                 idle = False
 
-        def answered(_: bytes) -> None:
+        def answered(chunk: bytes) -> None:
             nonlocal idle
+            moved[1] += len(chunk)
             idle = True
 
         await asyncio.gather(

@@ -58,6 +58,10 @@ def test_bytes_pass_in_both_directions_and_requests_are_counted(proxy: DelayProx
     assert asked(connection, "PUT", b"x" * (1 << 20) + b"GET / HTTP/1.1")[1].endswith(b"GET / HTTP/1.1")
     connection.close()
     assert proxy.requests() == {"GET": 1, "HEAD": 0, "PUT": 2, "POST": 0, "DELETE": 0}
+    sent, received = proxy.moved()
+    headers = 2000
+    assert 0 < sent - len(BODY) - (1 << 20) < headers
+    assert 0 < received - 2 * len(BODY) - (1 << 20) < headers
 
 
 def test_a_new_connection_costs_a_round_trip_and_each_request_another_one(proxy: DelayProxy) -> None:
