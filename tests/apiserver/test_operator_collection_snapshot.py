@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.collections import JobState
+from testbed.children import patched
 from testbed.errors import KubectlError
 from testbed.sparkoperator import ByAttempt, Misbehaviour
+from testbed.wrongclock import clock_patch
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
 
@@ -162,3 +165,45 @@ def test_what_can_not_be_written_is_told_and_starts_nothing(
     with pytest.raises(KubectlError, match="the operator deletes no rows"):
         world.apply(table)
     world.delete(*(f"collsnap/{name}" for name in ("lost", "nowhere", "early", "forbidden")))
+
+
+def test_a_host_whose_clock_is_ahead_deletes_no_snapshot_and_starts_no_run_too_early(
+    world: Any, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    ahead = clock_patch(400 * 24 * 3600, disk=True)
+    operator = world.start("--spark-adapter=none", environment=patched(tmp_path / "clock", ahead))
+    world.apply(make_catalog(), make_collection())
+    world.wait_ready("catalog/demo", "coll/flights")
+    now, moment = datetime.now(UTC), "%Y-%m-%dT%H:%M:%SZ"
+    for days in (40, 3, 2):
+        at = f"{now - timedelta(days=days):{moment}}"
+        body = snapshot(f"flights-{days}", out(world))
+        body["metadata"] |= {
+            "labels": {"holdfast.dev/schedule-of": "flights"},
+            "annotations": {"holdfast.dev/scheduled-time": at},
+        }
+        world.apply(body)
+        ready = {"type": "Ready", "status": "True", "reason": "Available", "message": "it is committed"}
+        status = {
+            "observedGeneration": 1,
+            "completionTime": at,
+            "location": f"{out(world).as_uri()}/{days}/attempt-1",
+            "conditions": [{**ready, "lastTransitionTime": at, "observedGeneration": 1}],
+        }
+        world.kubectl(
+            "patch",
+            f"collsnap/flights-{days}",
+            "--subresource=status",
+            "--type=merge",
+            f"--patch={json.dumps({'status': status})}",
+        )
+    schedule = {"schedule": "@yearly", "keepFor": "30d", "destination": out(world).as_uri()}
+    world.patch("coll/flights", json.dumps({"spec": {"snapshotSchedule": schedule}}))
+    world.wait_gone("collsnap/flights-40")
+    upcoming = f"{datetime(now.year + 1, 1, 1, tzinfo=UTC):{moment}}"
+    world.wait_for("coll/flights", ".status.snapshotSchedule.nextScheduleTime", upcoming)
+    operator.wait_for_looks(2)
+    assert sorted(each["metadata"]["name"] for each in world.objects.list("collsnap")) == [
+        "flights-2",
+        "flights-3",
+    ]

@@ -16,8 +16,13 @@ shift(Clock, "wall_ms", {seconds} * 1000)
 shift(SystemClock, "wall", timedelta(seconds={seconds}))
 shift(kube, "_host_time", timedelta(seconds={seconds}))
 """
+_DISK: Final = """
+from holdfast.persist.stores.file import FileBlob
+
+shift(FileBlob, "clock_ms", {seconds} * 1000)
+"""
 
 
-def clock_patch(seconds: int) -> str:
-    """The patch for a clock that is so many seconds ahead."""
-    return _PATCH.format(seconds=seconds)
+def clock_patch(seconds: int, *, disk: bool = False) -> str:
+    """The patch for a clock that is so many seconds ahead. With `disk`, local files get its time too."""
+    return (_PATCH + _DISK * disk).format(seconds=seconds)

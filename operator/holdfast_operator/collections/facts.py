@@ -276,3 +276,6 @@ class CollectionView:
     shown_running: tuple[str, ...] = ()
     """The attempts of Spark jobs that the status shows as running."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """This host's time, or the store's if this host's clock is too far ahead."""
+    reached: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """The time that both `now` and the API server's clock have reached. It decides what is due."""

@@ -312,12 +312,13 @@ class CollectionHandler(Handler[CollectionView]):
             self.services.metrics.source_stalled.labels(key.namespace, key.name).set(is_stalled)
         return replace(
             seen,
+            reached=shared.reached,
             hydrations=hydrations_view(shared, spec, base, look.jobs, here, takes),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
             asked=tuple(
                 requested_view(view, shared, spec, compact, base, status, look.jobs, takes) for view in VIEWS
             ),
-            snapshots=await self._scheduled(key, spec, base, status, seen.now),
+            snapshots=await self._scheduled(key, spec, base, status, shared.reached),
             last_snapshot=last_snapshot(look.jobs),
             restore_place=await self._restore_place(key, spec, facts),
             snapshots_running=tuple(

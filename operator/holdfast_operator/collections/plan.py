@@ -296,7 +296,7 @@ def _plan_there(
             restore_place=seen.restore_place,
             hydrations=seen.hydrations,
             shown=dict(seen.shown),
-            now=seen.now,
+            now=seen.reached,
         )
     )
     if isinstance(shape, Decision) and not isinstance(shape, LongChange):

@@ -85,6 +85,11 @@ class SparkView:
     failed_for: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """How long this process has known that an attempt failed, in seconds, by id and attempt of its job."""
 
+    @property
+    def reached(self) -> datetime:
+        """The time that both clocks have reached. So one wrong clock starts or deletes nothing too early."""
+        return self.now - max(self.ahead, timedelta())
+
     def age_of(self, app: AppState) -> float:
         """Returns the seconds since an application was created."""
         return (self.now - self.ahead - app.created).total_seconds()

@@ -207,7 +207,7 @@ def plan_scheduled(seen: RequestedView) -> Decision | RequestedReport:
         return forgotten
     seen = replace(seen, objection=asked.objection)
     try:
-        found = turn(asked, seen.now)
+        found = turn(asked, seen.reached)
     except BadInput as error:
         text = f"spec.{kind.schedule_field}: {error}; correct it"
         return condition_report(kind.scheduled, "False", Reason.INVALID_SCHEDULE, text)

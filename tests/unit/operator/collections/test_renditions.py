@@ -111,6 +111,7 @@ def seen(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) ->
             "facts": there,
             "shown": shown,
             "now": NOW,
+            "reached": NOW,
             "created": True,
             **fields,
         }
@@ -569,5 +570,5 @@ def test_lag_is_shown_while_a_rendition_is_filled() -> None:
 
 def test_at_is_kept_to_the_second_of_the_clock() -> None:
     asked = spec(handover=AT)
-    early = decided(facts(R1, READY), asked, now=NOW - timedelta(seconds=1))
+    early = decided(facts(R1, READY), asked, reached=NOW - timedelta(seconds=1))
     assert isinstance(early, Settle)

@@ -91,6 +91,18 @@ def test_a_run_that_is_due_is_named_by_its_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("now", "ahead"),
+    [(NOW + timedelta(hours=1), timedelta(hours=2)), (NOW - timedelta(hours=1), timedelta(hours=-2))],
+)
+def test_a_run_is_due_when_the_clocks_of_this_host_and_of_the_api_server_say_so(
+    now: datetime, ahead: timedelta
+) -> None:
+    seen = replace(ALONE, now=now, ahead=ahead)
+    assert isinstance(plan_scheduled(seen), RequestedReport)
+    assert plan_scheduled(replace(seen, now=now + timedelta(hours=1))) == START
+
+
+@pytest.mark.parametrize(
     ("scheduled", "expected"),
     [
         (nightly(upcoming=None), ("Unknown", Reason.COMPACTION_SCHEDULED)),
