@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-LINTS := lint-format lint-code lint-types lint-imports lint-names lint-proto lint-crds lint-charts lint-docs
-.PHONY: help setup demo soak faults moves check check-tests test test-all ci lint $(LINTS) format bench sim crds docs docs-serve release-check audit pin-base pictures vendor proto new-catalog-version format-fixture clean
+LINTS := lint-format lint-code lint-types lint-imports lint-names lint-proto lint-lock lint-crds lint-charts lint-docs
+.PHONY: help setup demo soak faults moves check check-tests test test-all ci lint $(LINTS) format bench sim crds lock docs docs-serve release-check audit pin-base pictures vendor proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -11,6 +11,7 @@ export PYTHONPATH :=
 # What is compiled is kept: the tests start thousands of Python processes, and each would compile all anew.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
+BUILD_REQUIREMENTS := operator/image/build-requirements.txt
 UV := $(if $(shell command -v uv),uv,.tools/uv/bin/uv)
 # Tiers that a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm,kafka fails if one is missing.
 export HOLDFAST_REQUIRE ?=
@@ -27,7 +28,8 @@ help:  ## list the targets
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "setup: Python 3.11 or newer is needed as '$(PYTHON)'; install it or run make with PYTHON=/path/to/python3" >&2; exit 1; }
 	@command -v uv >/dev/null || test -x .tools/uv/bin/uv || { \
-	  $(PYTHON) -m venv .tools/uv && .tools/uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.8'; } || \
+	  $(PYTHON) -m venv .tools/uv && .tools/uv/bin/pip install --quiet --disable-pip-version-check \
+	    --require-hashes --requirement $(BUILD_REQUIREMENTS); } || \
 	  { echo "setup: could not install uv; install it from https://docs.astral.sh/uv and run make again" >&2; exit 1; }
 	@$(UV) sync --quiet --locked --python $(PYTHON) --all-packages --all-groups --all-extras
 	@touch $@
@@ -80,6 +82,8 @@ lint-names: setup
 	@$(BIN)/python checks/imports.py
 lint-proto: setup
 	@$(BIN)/python proto/generate.py --check
+lint-lock: setup
+	@$(EXPORT) | diff $(BUILD_REQUIREMENTS) - || { echo "lint: run 'make lock'" >&2; exit 1; }
 lint-crds: setup
 	@$(BIN)/python -m holdfast_operator.api.generate crds --chart charts/holdfast-crds/templates --check
 lint-charts: setup
@@ -102,6 +106,11 @@ sim: setup  ## the simulation: SEEDS=10000 FROM=0 runs many worlds, SEED=123 sho
 crds: setup  ## generate crds/ and the chart of the CRDs from the models, and the charts' tables of values
 	@$(BIN)/python -m holdfast_operator.api.generate crds --chart charts/holdfast-crds/templates
 	@$(BIN)/python charts/generate.py
+
+EXPORT := $(BIN)/uv export --quiet --locked --only-group build --format requirements-txt --no-header
+lock: setup  ## lock the versions of all packages, and export those that build packages, with hashes
+	@$(BIN)/uv lock
+	@$(EXPORT) > $(BUILD_REQUIREMENTS)
 
 docs: setup  ## generate the tables and diagrams in docs/, and build the site into site/
 	@$(BIN)/python docs/generate.py

@@ -31,6 +31,7 @@ from testbed.require import Tier
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
+REQUIREMENTS = ROOT / "operator" / "image" / "build-requirements.txt"
 UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
 CHARTS = ("holdfast-crds", "holdfast-operator")
 FIRST_TABLE = """
@@ -70,7 +71,8 @@ def epoch() -> int:
 def wheels(folder: Path) -> dict[str, Path]:
     """Build the wheels into a folder; returns them by distribution."""
     for distribution in ("holdfast", "holdfast-operator"):
-        run([UV, "build", "--quiet", "--wheel", "--package", distribution, "--out-dir", folder])
+        what = ("--wheel", "--package", distribution, "--out-dir", folder)
+        run([UV, "build", "--quiet", *what, "--build-constraints", REQUIREMENTS, "--require-hashes"])
     found = {path.name.split("-")[0].replace("_", "-"): path for path in folder.glob("*.whl")}
     if set(found) != {"holdfast", "holdfast-operator"}:
         raise ReleaseError(f"expected two wheels in {folder}, found {sorted(found)}")

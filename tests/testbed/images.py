@@ -41,7 +41,7 @@ _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}")
 _DEPENDENCIES: Final = (
     *("pyproject.toml", "uv.lock", "LICENSE"),
     *("catalog/pyproject.toml", "catalog/README.md", "operator/pyproject.toml", "operator/README.md"),
-    "operator/image/install-package",
+    *("operator/image/build-requirements.txt", "operator/image/install-package"),
 )
 """What the stages of the Dockerfile before those of our code are made of."""
 _PACKAGES: Final = ("busybox-static", "ca-certificates", "python3", "python3-venv", "tini")

@@ -67,14 +67,15 @@ def test_a_program_that_is_there_needs_nothing(install: Install, tmp_path: Path)
 def test_packages_are_those_of_today_by_default(install: Install, tmp_path: Path) -> None:
     assert install("no-such-program", SOURCES).returncode == 0
     update, last = (tmp_path / "calls").read_text().splitlines()
-    assert update == "-qq update"
-    assert last == "-qq install --yes --no-install-recommends tini"
+    assert update == "-o Acquire::Retries=3 -qq update"
+    assert last == "-o Acquire::Retries=3 -qq install --yes --no-install-recommends tini"
     assert not (tmp_path / "seen").exists()
 
 
 def test_packages_of_a_release_are_those_of_the_base_s_day(install: Install, tmp_path: Path) -> None:
     assert install("no-such-program", SOURCES, DATED="yes").returncode == 0
     update, last = (tmp_path / "calls").read_text().splitlines()
+    assert "Acquire::Retries=3" in update
     assert "Dir::Etc::SourceList=/dev/null" in update
     assert "Dir::Etc::SourceParts=" in last
     assert last.endswith("install --yes --no-install-recommends tini")

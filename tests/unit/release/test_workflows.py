@@ -31,7 +31,7 @@ def test_the_release_calls_targets_and_checks_that_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert all(f"\n{target}: setup" in makefile for target in targets)
     checks = set(re.findall(r"checks/[a-z_]+[.]py", text))
-    assert checks == {"checks/base.py", "checks/version.py"}
+    assert checks == {"checks/base.py", "checks/image_bill.py", "checks/version.py"}
     assert all((ROOT / path).is_file() for path in checks)
 
 
