@@ -19,7 +19,7 @@ from holdfast_operator.engine.elector import Elector
 from holdfast_operator.engine.kube import Kube
 from holdfast_operator.engine.memory import use_one_allocator
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.places import own_password
+from holdfast_operator.places import own_credentials, own_password
 from holdfast_operator.places.bounds import check_place
 from holdfast_operator.sparkapps import images
 from holdfast_operator.sparkapps.choice import AdapterName
@@ -58,6 +58,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     metrics = Metrics()
     try:
+        own_credentials.check(
+            os.environ,
+            namespaces=args.namespace,
+            places=args.allow_location,
+            permitted=args.own_credentials_anywhere,
+        )
         if not args.allow_location:
             own_password.keep(os.environ)
         elector = lease_flags.elector(args, metrics)
@@ -150,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
         help="allow catalogs only at or below this URL, and on the volume; can be repeated (default: any "
         "location; Postgres servers must then use SCRAM, or no password)",
     )
+    _add_permission(run)
     run.add_argument(
         "--storage-shared",
         action="store_true",
@@ -250,6 +257,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_permission(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        own_credentials.FLAG,
+        dest="own_credentials_anywhere",
+        action="store_true",
+        help="start with credentials of its own even without --namespace and --allow-location; then all "
+        "who can create a Catalog in any namespace can use them at any location",
+    )
+
+
 def _add_console(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("console", help="serve read-only pages about the resources and their data")
     parser.add_argument(
@@ -270,6 +287,7 @@ def _add_console(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="URL",
         help="open only locations at or below this URL, as for `holdfast-operator run`; can be repeated",
     )
+    _add_permission(parser)
     parser.add_argument(
         "--host-name",
         action="append",

@@ -19,6 +19,7 @@ from holdfast_operator.app import STUCK_WAIT, Operator, Options
 from holdfast_operator.console.command import options_of
 from holdfast_operator.engine.kube import Kube
 from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.places.own_credentials import VARIABLES
 from holdfast_operator.sparkapps import images
 from holdfast_operator.sparkapps.limits import TemplateLimits
 from testbed import helm
@@ -148,7 +149,8 @@ OWN_CREDENTIALS = [
         {"serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/x"}}},
         "serviceAccount.annotations (eks.amazonaws.com/role-arn)",
     ),
-    ({"extraEnv": [{"name": "PGPASSWORD", "value": "x"}]}, "extraEnv (PGPASSWORD)"),
+    ({"podAnnotations": {"iam.amazonaws.com/role": "x"}}, "podAnnotations (iam.amazonaws.com/role)"),
+    *(({"extraEnv": [{"name": name, "value": "x"}]}, f"extraEnv ({name})") for name in VARIABLES),
 ]
 LET_ALL = "letAllNamespacesUseOwnCredentialsAnywhere"
 
@@ -175,6 +177,16 @@ def test_an_environment_without_credentials_needs_no_permission() -> None:
         "serviceAccount": {"annotations": {"team": "data"}},
     }
     assert template("holdfast-operator", values)
+
+
+def test_the_permission_is_passed_on_to_the_operator_and_the_console() -> None:
+    values = {"credentialsSecret": "stores", "storage": {LET_ALL: True}, "console": {"enabled": True}}
+    for given, expected in ((values, True), ({"console": {"enabled": True}}, False)):
+        deployments = [each for each in template("holdfast-operator", given) if each["kind"] == "Deployment"]
+        assert len(deployments) == 2
+        for each in deployments:
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            assert _parser().parse_args(container["args"]).own_credentials_anywhere is expected
 
 
 def paths(values: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:

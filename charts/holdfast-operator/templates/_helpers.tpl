@@ -196,8 +196,13 @@ names of the values, such as `console.`.
 {{- $found = append $found (printf "%sserviceAccount.annotations (%s)" $prefix $name) }}
 {{- end }}
 {{- end }}
+{{- range $name, $_ := .podAnnotations }}
+{{- if eq $name "iam.amazonaws.com/role" }}
+{{- $found = append $found (printf "%spodAnnotations (%s)" $prefix $name) }}
+{{- end }}
+{{- end }}
 {{- range .extraEnv }}
-{{- if regexMatch "^(AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|PROFILE|ROLE_ARN|SHARED_CREDENTIALS_FILE|CONFIG_FILE|WEB_IDENTITY_TOKEN_FILE)|PG(PASSWORD|PASSFILE|SERVICE|SERVICEFILE|SSLKEY))$" (default "" .name) }}
+{{- if regexMatch "^(AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|(DEFAULT_)?PROFILE|ROLE_ARN|SHARED_CREDENTIALS_FILE|CONFIG_FILE|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_(FULL|RELATIVE)_URI)|BOTO_CONFIG|PG(PASSWORD|PASSFILE|SERVICE|SERVICEFILE|SSLKEY))$" (default "" .name) }}
 {{- $found = append $found (printf "%sextraEnv (%s)" $prefix .name) }}
 {{- end }}
 {{- end }}

@@ -31,7 +31,7 @@ from holdfast_operator.engine import logging as logs
 from holdfast_operator.engine.kube import Kube
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.server import Server
-from holdfast_operator.places import own_password
+from holdfast_operator.places import own_credentials, own_password
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,8 @@ class ConsoleOptions:
     """The operator's volume, for catalogs whose spec names no storage."""
     allowed_locations: tuple[str, ...] = ()
     """URLs below which locations are opened. Empty means anywhere."""
+    own_credentials_anywhere: bool = False
+    """Whether all namespaces may use the credentials of this process at any location."""
 
 
 class ClusterConsole:
@@ -117,6 +119,12 @@ class ClusterConsole:
 def run(options: ConsoleOptions) -> int:
     """Runs the console. Returns the exit code."""
     try:
+        own_credentials.check(
+            os.environ,
+            namespaces=options.namespaces,
+            places=options.allowed_locations,
+            permitted=options.own_credentials_anywhere,
+        )
         if not options.allowed_locations:
             own_password.keep(os.environ)
         kube = Kube.connect()
@@ -154,6 +162,7 @@ def options_of(args: argparse.Namespace) -> ConsoleOptions:
         namespaces=tuple(args.namespace),
         data_dir=args.data_dir,
         allowed_locations=tuple(args.allow_location),
+        own_credentials_anywhere=args.own_credentials_anywhere,
     )
 
 
