@@ -76,7 +76,7 @@ class StoreKeys(Mapping[str, str]):
 
     def _value(self, name: str) -> str:
         try:
-            return (self.folder / name).read_text(encoding="utf-8").rstrip("\r\n")
+            return trimmed((self.folder / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return ""
         except (OSError, UnicodeDecodeError) as error:
@@ -85,6 +85,11 @@ class StoreKeys(Mapping[str, str]):
                 f"can't read {name} in {self.folder}, which {VARIABLE} names: {why}",
                 hint="let the user of the process read the file, and write the key into it as text",
             ) from None
+
+
+def trimmed(value: str) -> str:
+    """Return a key or password without the newlines at its end, which an editor or `echo` adds."""
+    return value.rstrip("\r\n")
 
 
 def s3_keys(given: Mapping[str, str] | None) -> dict[str, str]:

@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     """Parses the command line and runs the command. Returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
+    own_credentials.trim(os.environ)
     if args.run is not None:
         return int(args.run(args))
     logs.configure(logs.LogFormat(args.log_format), level=args.log_level)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import BadInput
+from holdfast.store_keys import trimmed
 
 FOLDER: Final = "HOLDFAST_SECRETS"
 """The variable with the folder that has a folder for each Secret, with a file for each key."""
@@ -27,7 +28,7 @@ class SecretPlace:
         """Return the secret. Raises `BadInput`, which says what is not there."""
         if self.file is not None:
             try:
-                return self.file.read_text().rstrip("\r\n")
+                return trimmed(self.file.read_text())
             except (OSError, UnicodeDecodeError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
                 raise BadInput(f"can't read the file {self.file} with {what}: {why}") from None

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from holdfast.errors import BadInput
 from holdfast.ingest.credentials import SecretRef
+from holdfast.store_keys import trimmed
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.urls import TELLING
 from holdfast_operator.engine.failures import ReasonedError
@@ -147,11 +148,12 @@ async def store_keys_of(kube: Kube, catalog: ObjectKey, storage: Storage) -> tup
 def decoded(secret: Mapping[str, Any], key: ObjectKey) -> dict[str, str]:
     """Returns the values of a Secret that is read for an object, and hides the secret ones from now on.
 
-    Raises `BadInput` if the Secret is too large for credentials.
+    The newlines at their ends are left out. Raises `BadInput` if the Secret is too large for credentials.
     """
     data, metadata = secret.get("data") or {}, secret.get("metadata", {})
     _check_size(metadata.get("name"), data)
-    values = {name: base64.b64decode(encoded).decode(errors="replace") for name, encoded in data.items()}
+    texts = {name: base64.b64decode(encoded).decode(errors="replace") for name, encoded in data.items()}
+    values = {name: trimmed(text) for name, text in texts.items()}
     source = f"{metadata.get('name')}@{metadata.get('resourceVersion')}"
     hidden = _hidden_keys(values)
     written = [text for name in hidden for text in (data[name], values[name], quote(values[name], safe=""))]

@@ -5,9 +5,11 @@ variables for an IAM role, a mounted file, or variables of the image. Nobody see
 its pods.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
+
+from holdfast.store_keys import ALL, trimmed
 
 VARIABLES: Final = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ROLE_ARN"),
@@ -38,3 +40,9 @@ def check(
             f"{found} gives this process credentials that Catalogs of all namespaces could use at any "
             f"location: set --allow-location or --namespace, or permit it with {FLAG}"
         )
+
+
+def trim(environ: MutableMapping[str, str]) -> None:
+    """Removes the newlines at the ends of credentials. A variable that comes from a Secret may have some."""
+    for name in environ.keys() & set(ALL):
+        environ[name] = trimmed(environ[name])

@@ -51,6 +51,12 @@ def told(key: ObjectKey, text: str) -> str:
         return shown(text)
 
 
+def test_the_newline_that_an_editor_adds_is_no_part_of_a_value() -> None:
+    found = decoded(secret(PGUSER="shop\n", PGPASSWORD="with a space \r\n", empty="\n"), MINE)
+    assert found == {"PGUSER": "shop", "PGPASSWORD": "with a space ", "empty": ""}
+    assert told(MINE, "with a space !") == "***!"
+
+
 @pytest.fixture(autouse=True)
 def nothing_hidden() -> Iterator[None]:
     yield

@@ -1,12 +1,13 @@
 """A process that any Catalog can point anywhere doesn't start with credentials of its own."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from holdfast_operator.__main__ import main
-from holdfast_operator.places.own_credentials import FLAG, VARIABLES, check
+from holdfast_operator.places.own_credentials import FLAG, VARIABLES, check, trim
 
 FILES = (".aws/credentials", ".pgpass", ".postgresql/postgresql.key")
 START = {"run": ("--listen=127.0.0.1:0",), "console": ("--listen=127.0.0.1:0", "--health=127.0.0.1:0")}
@@ -68,3 +69,18 @@ def test_files_that_are_read_without_a_variable_count(name: str, tmp_path: Path)
     file.touch()
     with pytest.raises(ValueError, match=re.escape(f"the file {file} gives")):
         check({"HOME": str(tmp_path)}, namespaces=(), places=(), permitted=False)
+
+
+def test_the_newline_that_a_secret_adds_is_no_part_of_a_variable() -> None:
+    environ = {"PGPASSWORD": "x \n", "AWS_SECRET_ACCESS_KEY": "y", "NOTE": "z\n"}
+    trim(environ)
+    assert environ == {"PGPASSWORD": "x ", "AWS_SECRET_ACCESS_KEY": "y", "NOTE": "z\n"}
+
+
+@pytest.mark.parametrize("command", START)
+def test_it_is_gone_before_anything_connects(
+    command: str, bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "x\n")
+    assert start(command, "--namespace=a") == 2
+    assert os.environ["PGPASSWORD"] == "x"
