@@ -355,7 +355,7 @@ def test_what_only_the_parser_knows_stalls_and_makes_nothing(
     assert "collectionId" not in world.status(FLIGHTS)
     # But it doesn't become another source, whatever the status says.
     for change, reason in (
-        ({"kafka": {"topic": "other"}}, "kafka.topic: .*it says which source this is, and is immutable"),
+        ({"kafka": {"topic": "other"}}, "kafka.topic: .*it identifies the source and is immutable"),
         ({"kafka": None, "files": {"path": "/in"}}, "the kind of the source is immutable"),
         (None, "source can't be added or removed"),
     ):

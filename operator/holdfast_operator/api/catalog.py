@@ -228,7 +228,7 @@ MAX_FENCE_TEXT: Final = 1024
 
 
 class CatalogFence(ApiModel):
-    """One time that another process fenced the operator from the catalog."""
+    """An occasion on which another process fenced the operator from the catalog."""
 
     time: datetime = Field(description="When the operator noticed.")
     holder: str = Field(

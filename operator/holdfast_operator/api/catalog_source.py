@@ -58,9 +58,10 @@ class CatalogStorage(ApiModel):
         default=None,
         description="A Secret with credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3, PGUSER "
         "and PGPASSWORD for Postgres. The operator, applications and Spark jobs use them. A Spark job gets "
-        "no other key: name those in spark.envSecretRef. The operator reads a changed Secret by itself. For "
-        "a store that the Secret has none for, it uses its own credentials from its environment (the "
-        "chart's value credentialsSecret). At most 64 keys of 16 KiB each, 64 KiB in total.",
+        "no other key of it: put what else it needs into spark.envSecretRef. The operator reads a changed "
+        "Secret by itself. For a store for which the Secret has no credentials, the operator uses its own, "
+        "from its environment (the chart's value credentialsSecret). At most 64 keys of 16 KiB each, 64 KiB "
+        "in total.",
     )
 
     _no_secrets = field_validator("url", "blob", "consensus")(without_secrets)

@@ -151,7 +151,7 @@ class SparkTask(ApiModel):
 
     spark: SparkOverride = Field(
         default=SparkOverride(),
-        description="In what this Spark job differs from spec.spark.",
+        description="How this Spark job differs from spec.spark of the StorageCollection.",
         json_schema_extra=UNSEEN,
     )
 
@@ -196,7 +196,7 @@ class SnapshotSchedule(SnapshotTask, CronSchedule):
         default=None,
         ge=1,
         le=1000,
-        description="How many Ready snapshots of this schedule to keep. Older ones are deleted, with what "
+        description="How many Ready snapshots of this schedule to keep. Older ones are deleted, as "
         "deletionPolicy says. Without keepLast and keepFor, all are kept.",
     )
     keep_for: Period | None = Field(
@@ -281,8 +281,8 @@ class StorageCollectionSpec(ApiModel):
     max_bytes: Quantity | None = Field(
         default=None,
         description="Maximum size of the collection, e.g. 100Gi. A collection that holds "
-        "more shows the condition OverMaxBytes, and no new rendition is created whose copy would exceed the "
-        "limit. No data is removed.",
+        "more shows the condition OverMaxBytes, and the operator creates no new rendition whose copy would "
+        "exceed the limit. No data is removed.",
     )
     retention: CollectionRetention = Field(
         default=CollectionRetention(),
@@ -291,7 +291,7 @@ class StorageCollectionSpec(ApiModel):
     )
     spark: SparkTemplate = Field(
         default=SparkTemplate(),
-        description="In what the Spark jobs of this collection differ from spec.spark of its Catalog.",
+        description="How the Spark jobs of this collection differ from spec.spark of its Catalog.",
         json_schema_extra=UNSEEN,
     )
     snapshot_schedule: SnapshotSchedule | None = Field(
@@ -338,7 +338,9 @@ class SnapshotStatus(ApiModel):
     """The last snapshot that was committed."""
 
     name: str = Field(description="Name of its CollectionSnapshot.")
-    as_of: Frontier = Field(description="The time at which the collection was read.")
+    as_of: Frontier = Field(
+        description="The time at which the collection was read, in milliseconds since 1970."
+    )
     location: str = Field(description="The folder that holds it, or the location of the Iceberg table.")
     table: str | None = Field(default=None, description="The Iceberg table, with the name of its catalog.")
     rows: int | None = Field(default=None, description="Number of rows.")
@@ -357,10 +359,16 @@ class CompactionStatus(ApiModel):
     batches: int | None = Field(
         default=None, description="Number of batches that it merged, into one for each shard."
     )
-    rows_before: int | None = Field(default=None, description="Stored updates of these batches before.")
-    rows: int | None = Field(default=None, description="Stored updates of these batches after.")
-    bytes_before: int | None = Field(default=None, description="Stored bytes of these batches before.")
-    bytes: int | None = Field(default=None, description="Stored bytes of these batches after.")
+    rows_before: int | None = Field(
+        default=None, description="Stored updates of these batches before the compaction."
+    )
+    rows: int | None = Field(
+        default=None, description="Stored updates of these batches after the compaction."
+    )
+    bytes_before: int | None = Field(
+        default=None, description="Stored bytes of these batches before the compaction."
+    )
+    bytes: int | None = Field(default=None, description="Stored bytes of these batches after the compaction.")
     job_id: str = Field(description="Id of the JobRecord.")
     attempt: int = Field(description="The attempt that committed it.")
 
@@ -391,9 +399,13 @@ class StorageCollectionStatus(Status):
     collection_id: str | None = Field(default=None, description="Id of the collection in the store.")
     item_id: str | None = Field(default=None, description="Id of the collection's item in the catalog.")
     since: Frontier | None = Field(
-        default=None, description="The earliest time at which the collection can be read."
+        default=None,
+        description="The earliest time at which the collection can be read, in milliseconds since 1970.",
     )
-    upper: Frontier | None = Field(default=None, description="The collection is complete before this time.")
+    upper: Frontier | None = Field(
+        default=None,
+        description="The collection is complete before this time, in milliseconds since 1970, or `closed`.",
+    )
     active_rendition: str | None = Field(default=None, description="The rendition that readers use.")
     shards: int | None = Field(default=None, description="Number of shards of the active rendition.")
     next_rendition: str | None = Field(
@@ -455,8 +467,18 @@ class StorageCollection(Resource):
         columns=(
             READY_COLUMN,
             PrinterColumn("Catalog", "string", ".spec.catalogRef.name", "The Catalog that it is in."),
-            PrinterColumn("Since", "string", ".status.since", "The earliest time at which it can be read."),
-            PrinterColumn("Upper", "string", ".status.upper", "It is complete before this time."),
+            PrinterColumn(
+                "Since",
+                "string",
+                ".status.since",
+                "The earliest time at which it can be read, in milliseconds since 1970.",
+            ),
+            PrinterColumn(
+                "Upper",
+                "string",
+                ".status.upper",
+                "It is complete before this time, in milliseconds since 1970, or closed.",
+            ),
             PrinterColumn(
                 "Rendition", "string", ".status.activeRendition", "The rendition that readers use."
             ),

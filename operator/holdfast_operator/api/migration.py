@@ -87,7 +87,7 @@ class CatalogMigrationSpec(ApiModel):
     )
     dry_run: bool = Field(
         default=False,
-        description="If true, the operator only writes the plan to the status, and to neither store.",
+        description="If true, the operator only writes the plan to the status, and changes neither store.",
     )
     timeout: Period = Field(
         default="10m",

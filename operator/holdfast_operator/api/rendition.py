@@ -84,8 +84,9 @@ class CollectionHydration(ApiModel):
 
     spark: SparkOverride | None = Field(
         default=None,
-        description="Lets a Spark job fill the renditions of a large collection, and says in what it differs "
-        "from spec.spark: {} if in nothing. By default, the operator's own process fills all renditions.",
+        description="Lets a Spark job fill the renditions of a large collection. Contains how the job "
+        "differs from spec.spark, or {} if it doesn't. By default, the operator's own process fills all "
+        "renditions.",
     )
     minimum_bytes: QuantityOrZero | None = Field(
         default=None,

@@ -47,10 +47,10 @@ class CollectionSnapshotSpec(SnapshotTask):
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
-        description="Retain keeps the files when this resource is deleted. Delete deletes them for ever, "
-        "with the Catalog's credentials for S3, or the operator's own if it has none, or if the Catalog or "
-        "the collection is gone. While the Secret of the Catalog can't be read, the deletion waits. Both "
-        "policies end a running Spark job.",
+        description="Retain keeps the files when this resource is deleted. Delete deletes them for ever. The "
+        "operator uses the Catalog's credentials for S3, or its own if the Catalog has none, or if the "
+        "Catalog or the collection is gone. While the Secret of the Catalog can't be read, the deletion "
+        "waits. Both policies end a running Spark job.",
     )
 
 
@@ -67,7 +67,9 @@ _SPEC_RULES: Final = validations(
 class CollectionSnapshotStatus(Status):
     """What the operator last read from the store."""
 
-    as_of: Frontier | None = Field(default=None, description="The time at which the collection is read.")
+    as_of: Frontier | None = Field(
+        default=None, description="The time at which the collection is read, in milliseconds since 1970."
+    )
     location: str | None = Field(
         default=None,
         description="URL of the folder that holds the snapshot and its manifest, once it is committed. For "
@@ -95,7 +97,12 @@ class CollectionSnapshot(Resource):
             PrinterColumn(
                 "Collection", "string", ".spec.collectionRef.name", "The StorageCollection that it is of."
             ),
-            PrinterColumn("As-Of", "string", ".status.asOf", "The time at which the collection was read."),
+            PrinterColumn(
+                "As-Of",
+                "string",
+                ".status.asOf",
+                "The time at which the collection was read, in milliseconds since 1970.",
+            ),
             PrinterColumn("Rows", "integer", ".status.rows", "Number of rows."),
             PrinterColumn("Bytes", "integer", ".status.sizeBytes", "Size of its files."),
             AGE_COLUMN,

@@ -30,7 +30,7 @@ _KINDS: Final = (
 _BEFORE: Final = _KINDS.replace("self.", "oldSelf.")
 _FIXED: Final = (
     "self == oldSelf",
-    "it says which source this is, and is immutable: create another StorageCollection",
+    "it identifies the source and is immutable: create another StorageCollection",
 )
 _IS_DEBEZIUM: Final = "(has(self.envelope) && self.envelope == 'Debezium')"
 SOURCE_RULES: Final = validations(
@@ -76,7 +76,7 @@ class KafkaSource(ApiModel):
         max_length=2048,
         # A user or a password would be before the @.
         pattern=r"^[^@\s]+$",
-        description="Brokers to begin with, e.g. kafka:9092.",
+        description="Brokers to connect to first, e.g. kafka:9092.",
     )
     topic: str = Field(
         min_length=1,
@@ -98,14 +98,14 @@ class KafkaSource(ApiModel):
         default=None,
         min_length=1,
         max_length=249,
-        description="Consumer group that shows in Kafka how far the collection is. The default is derived "
+        description="Consumer group that shows in Kafka how far the source is read. The default is derived "
         "from the id of the collection.",
     )
     security: dict[str, Annotated[str, Field(max_length=2048)]] = Field(
         default={},
         description="Properties such as security.protocol, sasl.mechanism and sasl.username. Secrets and "
-        "certificates come from secretRef. Without it, passwordEnv and keyPasswordEnv name environment "
-        "variables, which spark.envSecretRef sets.",
+        "certificates come from secretRef. Without secretRef, passwordEnv and keyPasswordEnv name "
+        "environment variables, which spark.envSecretRef sets.",
         json_schema_extra={"maxProperties": 16} | validations(_KNOWN_SECURITY),
     )
     secret_ref: LocalReference | None = _secret_ref(
@@ -179,7 +179,7 @@ class PostgresSource(ApiModel):
     slot: str | None = Field(
         default=None,
         pattern=r"^[a-z0-9_]{1,45}$",
-        description="How the names of replication slots begin. The default is derived from the collection.",
+        description="Prefix of the names of replication slots. The default is derived from the collection.",
     )
     on_reset: Literal["Stall", "NewEpoch"] = Field(
         default="Stall",
@@ -222,12 +222,14 @@ class SourceCollection(ApiModel):
         json_schema_extra=validations(*_NO_SECRETS),
     )
     start: Literal["Earliest", "Latest"] = Field(
-        default="Earliest", description="The first time to take over. It is decided once."
+        default="Earliest",
+        description="Where the collection begins: with the earliest readable time of the source, or with the "
+        "latest. It is decided once.",
     )
     columns: dict[str, Annotated[str, Field(max_length=128)]] = Field(
         default={},
-        description="Columns that have the parts of a message, by part: value, key, partition, position and "
-        "timestamp. The default is the column with the name of the part.",
+        description="Columns that contain the parts of a message, by part: value, key, partition, position "
+        "and timestamp. The default is the column with the name of the part.",
         json_schema_extra={"maxProperties": 8},
     )
     _no_secrets = field_validator("url", "consensus")(without_secrets)
@@ -236,7 +238,7 @@ class SourceCollection(ApiModel):
 class GeneratorSource(ApiModel):
     """Generated rows, for trials."""
 
-    rows: int = Field(default=0, ge=0, description="Number of rows. 0: no end.")
+    rows: int = Field(default=0, ge=0, description="Number of rows. 0: unlimited.")
     rows_per_second: int = Field(default=0, ge=0, description="Rows per second since the time `since`.")
     since: int = Field(
         default=0,
@@ -284,7 +286,7 @@ class AvroRegistry(ApiModel):
 class AvroFormat(ApiModel):
     """Where the schemas of Avro messages are. Empty for files, which contain theirs."""
 
-    registry: AvroRegistry | None = Field(default=None, description="The registry of the messages.")
+    registry: AvroRegistry | None = Field(default=None, description="The schema registry of the messages.")
     schema_file: str | None = Field(
         default=None, max_length=1024, description="A file with the schema of all messages."
     )
@@ -297,9 +299,9 @@ class SourceFormat(ApiModel):
     """How a message becomes a row. Columns are found by their names."""
 
     json_: PlainFormat | None = Field(default=None, alias="json", description="A JSON object.")
-    csv: PlainFormat | None = Field(default=None, description="Files of CSV with a header.")
-    avro: AvroFormat | None = Field(default=None, description="Avro.")
-    parquet: PlainFormat | None = Field(default=None, description="Files of Parquet.")
+    csv: PlainFormat | None = Field(default=None, description="CSV files with a header.")
+    avro: AvroFormat | None = Field(default=None, description="Avro messages or files.")
+    parquet: PlainFormat | None = Field(default=None, description="Parquet files.")
     raw: PlainFormat | None = Field(
         default=None, description="The bytes of a message, as they are, in the one binary column."
     )
@@ -351,13 +353,15 @@ class SourceBatch(ApiModel):
     max_rows: int = Field(default=1_000_000, ge=1, description="Maximum number of messages in a step.")
     max_bytes: Quantity = Field(
         default="256Mi",
-        description="Maximum size of a step. With envelopes Upsert and Debezium also of the copy of the "
-        "collection that is kept in memory; without a copy, each step looks up its keys.",
+        description="Maximum size of a step. With the envelopes Upsert and Debezium, also the maximum size "
+        "of the copy of the collection in memory. A larger collection has no copy, and each step looks up "
+        "its keys.",
     )
     max_transaction_bytes: Quantity = Field(
         default="1Gi",
-        description="With kafka.transactions and with postgres: maximum size of a transaction, for "
-        "which a step may have more than maxRows and maxBytes. With postgres also of the initial contents.",
+        description="With kafka.transactions and with postgres: maximum size of a transaction. A step with "
+        "such a transaction may exceed maxRows and maxBytes. With postgres, also the maximum size of the "
+        "initial contents.",
     )
 
 
@@ -430,8 +434,8 @@ class CollectionSource(ApiModel):
     )
     spark: SparkOverride = Field(
         default=SparkOverride(),
-        description="In what this Spark job differs from spec.spark. maxAttempts counts only in mode "
-        "Scheduled: a job that follows the source is started again and again, after 5 seconds to 5 minutes.",
+        description="How this Spark job differs from spec.spark. maxAttempts counts only in mode Scheduled: "
+        "a job that follows the source is started again and again, after 5 seconds to 5 minutes.",
         json_schema_extra=UNSEEN,
     )
 
@@ -474,7 +478,7 @@ class SourceStatus(ApiModel):
     behind: int | None = Field(
         default=None, description="Messages in Kafka that were not yet read at the last step. 0 if none."
     )
-    errors: int | None = Field(default=None, description="Number of bad records that stand.")
+    errors: int | None = Field(default=None, description="Number of bad records that nothing has corrected.")
     partitions: tuple[SourcePartition, ...] | None = Field(
         default=None,
         description="The partitions, at most 20, in the order of their names.",

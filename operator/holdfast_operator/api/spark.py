@@ -360,7 +360,7 @@ class SparkOverride(ApiModel):
         default=3,
         ge=1,
         le=20,
-        description="Number of attempts that may fail by themselves before the operator gives the job up. "
+        description="Number of attempts that may fail by themselves before the operator gives up the job. "
         "The default is 3.",
         json_schema_extra=UNSEEN,
     )
