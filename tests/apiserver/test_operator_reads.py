@@ -3,6 +3,7 @@
 The operator connects through a proxy, which counts reads and delays or refuses watches.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,52 @@ def test_objects_are_read_once_until_they_are_ready_and_never_at_rest(
         return gets(api) == before
 
     world.settle(rests, lambda: str(dict(api.reads)))
+
+
+def test_a_schedule_lists_its_snapshots_only_before_it_changes_them(
+    world: Any, api: FaultyApi, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    environment = patched(tmp_path / "impatient", IMPATIENT)
+    operator = world.start("--spark-adapter=none", through=api.cluster(world.folder), environment=environment)
+    schedule = {"schedule": "@yearly", "destination": (tmp_path / "out").as_uri(), "keepLast": 1}
+    world.apply(make_catalog(), make_collection(snapshotSchedule=schedule))
+    world.wait_ready("coll/flights")
+
+    def due(time: str) -> None:
+        shown = {"nextScheduleTime": time, "lastScheduleTime": None}
+        world.kubectl(
+            *("patch", "coll/flights", "--subresource=status", "--type=merge"),
+            *("-p", json.dumps({"status": {"snapshotSchedule": shown}})),
+        )
+
+    def is_told(reason: str) -> None:
+        condition = '.status.conditions[?(@.type=="ScheduledSnapshotCompleted")]'
+        world.wait_for("coll/flights", f"{condition}.reason", reason)
+
+    due("2020-01-01T00:00:00Z")
+    world.settle(lambda: world.objects.list("collsnap") != [], lambda: "no run has started")
+    is_told("SnapshotFailed")
+    assert api.writes["POST collectionsnapshots"] == 1
+
+    def look(number: int) -> None:
+        """Have the operator reconcile the collection."""
+        before = operator.metric("holdfast_reconciles_total")
+        world.patch("coll/flights", f'{{"metadata":{{"annotations":{{"example.com/look":"{number}"}}}}}}')
+        world.settle(lambda: operator.metric("holdfast_reconciles_total") > before, lambda: "it has not")
+
+    look(0)
+    lists = api.reads["list collectionsnapshots"]
+    for number in range(1, 5):
+        look(number)
+    assert api.reads["list collectionsnapshots"] == lists
+    # Without a watch they are listed each time, and what nobody has reported is found.
+    api.refuse("collectionsnapshots?watch=true", "drop")
+    api.cut()
+    (one,) = world.objects.list("collsnap")
+    world.delete(f"collsnap/{one['metadata']['name']}")
+    look(5)
+    is_told("SnapshotScheduled")
+    api.refuse("collectionsnapshots?watch=true")
 
 
 @pytest.mark.long

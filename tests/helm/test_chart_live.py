@@ -267,12 +267,13 @@ def seen(plane: ControlPlane, release: Release, objects: Objects, log_folder: Pa
         writer = controller.writer(objects.get("coll/flights")["status"]["collectionId"], purpose="test")
         rows = {"id": pa.array([1], pa.int64()), "_time": pa.array([50], pa.uint64())}
         writer.append(pa.table(rows), writer.upper(), 100)
+    scheduled = "flights-20190101000000"
     for number, (kind, face) in enumerate(SPARK.items()):
         if face is not None:
             install_crd(plane, face)
             watch = Asked(face.group, face.plural, "watch")
             until(lambda watch=watch: asked_for(watch, log_folder, release), f"{face.group} is watched")  # type: ignore[misc]
-        name = f"s{number}"
+        name = scheduled if number == 0 else f"s{number}"
         taken = resource(
             "CollectionSnapshot",
             name,
@@ -288,13 +289,17 @@ def seen(plane: ControlPlane, release: Release, objects: Objects, log_folder: Pa
         until(lambda kind=kind: objects.list(kind) == [], f"of {kind} none is left")  # type: ignore[misc]
 
     # A schedule creates the snapshot of a run that is due, and deletes failed ones of earlier runs.
-    objects.patch("collsnap/s0", {"metadata": {"labels": {"holdfast.dev/schedule-of": "flights"}}})
+    marks = {
+        "labels": {"holdfast.dev/schedule-of": "flights"},
+        "annotations": {"holdfast.dev/scheduled-time": "2019-01-01T00:00:00Z"},
+    }
+    objects.patch(f"collsnap/{scheduled}", {"metadata": marks})
     schedule = {"schedule": "@yearly", "destination": (folder / "out").as_uri()}
     objects.patch("coll/flights", {"spec": {"snapshotSchedule": schedule}})
     objects.wait_for("coll/flights", ".status.snapshotSchedule.missedRuns", 0)
     due = json.dumps({"status": {"snapshotSchedule": {"nextScheduleTime": "2020-01-01T00:00:00Z"}}})
     plane.kubectl("-n", APPS, "patch", "coll/flights", "--subresource=status", "--type=merge", "-p", due)
-    objects.wait_gone("collsnap/s0")
+    objects.wait_gone(f"collsnap/{scheduled}")
     objects.patch("coll/flights", {"spec": {"snapshotSchedule": None}})
     objects.delete(*(f"collsnap/{each['metadata']['name']}" for each in objects.list("collsnap")))
 

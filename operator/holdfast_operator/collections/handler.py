@@ -2,9 +2,10 @@
 
 import itertools
 import logging
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import ClassVar
 
 from holdfast.collections import JobState, RenditionState
@@ -38,10 +39,10 @@ from holdfast_operator.collections.snapshot_index import SnapshotIndex
 from holdfast_operator.collections.snapshot_schedule import (
     CreateSnapshot,
     DeleteSnapshot,
+    ScheduledSnapshot,
     SnapshotScheduleView,
     last_snapshot,
     schedule_label,
-    scheduled_snapshots,
     snapshot_body,
 )
 from holdfast_operator.collections.spark_work import (
@@ -70,6 +71,7 @@ from holdfast_operator.engine.denials import Denials
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
+from holdfast_operator.engine.known import record, version_of
 from holdfast_operator.engine.kube import AdmissionDenied, Exists, Gone, ObjectKey, resource_type
 from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_part, parse_spec
@@ -338,7 +340,7 @@ class CollectionHandler(Handler[CollectionView]):
         if (ref := spec.restore_from.snapshot_ref) is None:
             return SnapshotPlace(spec.restore_from.snapshot or "")
         try:
-            body = await self.services.kube.get(ObjectKey(Kind.COLLECTION_SNAPSHOT, key.namespace, ref.name))
+            body = await self.services.kube.get(snapshot_key(key.namespace, ref.name))
         except Gone:
             return place_of(ref.name, None)
         return place_of(ref.name, body)
@@ -380,13 +382,41 @@ class CollectionHandler(Handler[CollectionView]):
         """Returns the view for the plan of the schedule of snapshots. None without one."""
         if spec.snapshot_schedule is None:
             return None
-        type_ = resource_type(Kind.COLLECTION_SNAPSHOT)
-        labels = f"{LABEL_SCHEDULE}={schedule_label(key.name)}"
-        there = scheduled_snapshots(await self.services.kube.list(type_, key.namespace, labels=labels))
+        if not self.services.kube.known.follows:
+            await self._list_scheduled(key)
+        there = self._snapshots.scheduled(key)
+        record((key, snapshot_schedule.FIELD), partial(self._schedules_same, key, there))
         shown = shown_in(status, snapshot_schedule.FIELD)
         denied = self._denials.why(key)
         objection = self._spark.objection(effective(base, spec.snapshot_schedule.spark))
         return SnapshotScheduleView(key.name, spec.snapshot_schedule, shown, there, now, denied, objection)
+
+    async def _schedules_same(self, key: ObjectKey, before: Sequence[ScheduledSnapshot]) -> bool:
+        """Returns whether the CollectionSnapshots of a schedule are still as they were."""
+        await self._list_scheduled(key)
+        return self._snapshots.scheduled(key) == before
+
+    async def _list_scheduled(self, key: ObjectKey) -> None:
+        """Requests the CollectionSnapshots of a schedule, and records them as events would."""
+        kube, labels = self.services.kube, f"{LABEL_SCHEDULE}={schedule_label(key.name)}"
+        type_ = resource_type(Kind.COLLECTION_SNAPSHOT)
+        found, version = await kube.list_pages(type_, key.namespace, labels=labels)
+        listed = {snapshot_key(key.namespace, body["metadata"]["name"]): body for body in found}
+        for each, body in listed.items():
+            if kube.known.put(each, body):
+                self._note_snapshot(each, body)
+            elif kube.known.version(each) == version_of(body):
+                self._snapshots.put(each, body)
+        for each in self._snapshots.scheduled(key):
+            other = snapshot_key(key.namespace, each.name)
+            if other not in listed and kube.known.version(other) <= version:
+                self._snapshots.drop(other)
+                self.services.enqueue(other, 0.0)
+
+    def _note_snapshot(self, snapshot: ObjectKey, body: Json) -> None:
+        """Records a CollectionSnapshot before its event comes, which is no news then."""
+        self.services.seen(snapshot, body)
+        self.services.enqueue(snapshot, 0.0)
 
     async def _full(
         self, key: ObjectKey, spec: StorageCollectionSpec, compact: str, missing: str | None
@@ -473,15 +503,22 @@ class CollectionHandler(Handler[CollectionView]):
         spec = StorageCollectionSpec.model_validate(body["spec"])
         if spec.snapshot_schedule is None:
             return
-        made = snapshot_body(key.name, key.namespace, spec.snapshot_schedule, step)
-        with suppress(Exists):
-            try:
-                await self.services.kube.create(resource_type(Kind.COLLECTION_SNAPSHOT), key.namespace, made)
-            except AdmissionDenied as error:
-                # Everything else that the collection needs goes on.
-                self._denials.add(key, str(error))
-                return
-            log.info("CollectionSnapshot '%s' is created", step.name)
+        body = snapshot_body(key.name, key.namespace, spec.snapshot_schedule, step)
+        kube, snapshot = self.services.kube, snapshot_key(key.namespace, step.name)
+        try:
+            made = await kube.create(resource_type(Kind.COLLECTION_SNAPSHOT), key.namespace, body)
+        except AdmissionDenied as error:
+            # Everything else that the collection needs goes on.
+            self._denials.add(key, str(error))
+            return
+        except Exists:
+            # The list right before this step would show it if the schedule had created it.
+            text = f"there is a CollectionSnapshot '{step.name}' that the schedule did not create; delete it"
+            self._denials.add(key, text)
+            return
+        kube.known.put(snapshot, made)
+        self._note_snapshot(snapshot, made)
+        log.info("CollectionSnapshot '%s' is created", step.name)
 
     def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
         """Also counts the missed runs."""
@@ -498,6 +535,11 @@ class CollectionHandler(Handler[CollectionView]):
         metrics.since.show((key.namespace, key.name), facts.since)
         hydrating = (each for each in facts.renditions if each.state is RenditionState.HYDRATING)
         metrics.show_lags(key.namespace, key.name, {each.id: lag(facts, each) for each in hydrating})
+
+
+def snapshot_key(namespace: str, name: str) -> ObjectKey:
+    """Returns the key of a CollectionSnapshot."""
+    return ObjectKey(Kind.COLLECTION_SNAPSHOT, namespace, name)
 
 
 def compact_request(body: Json) -> str:

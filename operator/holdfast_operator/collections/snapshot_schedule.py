@@ -5,7 +5,8 @@ Invariants
   processes start it.
 - A run starts only after the previous one is Ready or Stalled.
 - The latest Ready snapshot is always kept. Of Stalled ones, only that of the latest run is kept.
-- Only snapshots with the label of the schedule are deleted. Their own deletionPolicy decides about the files.
+- Only snapshots that the schedule created are counted and deleted: those with its label, and with the name
+  that it gives to their run. A label alone can be copied. Their own deletionPolicy decides about the files.
 """
 
 import hashlib
@@ -48,7 +49,6 @@ _LAST: Final = "lastSnapshot"
 _MAX_LABEL: Final = 63
 _MAX_STEM: Final = 200
 _DIGITS: Final = 12
-_FIRST: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -103,24 +103,24 @@ def schedule_label(collection: str) -> str:
     )
 
 
-def scheduled_snapshots(bodies: Sequence[Json]) -> tuple[ScheduledSnapshot, ...]:
-    """Returns what the plan needs of CollectionSnapshots. Leaves out those that are being deleted."""
-    found = []
-    for body in bodies:
-        if is_deleting(body):
-            continue
-        metadata, status = body["metadata"], body.get("status", {})
-        marks = {each.get("type"): str(each.get("message")) for each in status.get("conditions", ())}
-        found.append(
-            ScheduledSnapshot(
-                name=metadata["name"],
-                uid=metadata["uid"],
-                time=_time_of(annotation(body, ANNOTATION_SCHEDULED)),
-                phase=phase_of(status),
-                message=marks.get(ConditionType.READY.value, "it was just created"),
-            )
-        )
-    return tuple(sorted(found, key=lambda each: (each.time, each.name)))
+def scheduled_snapshot(collection: str, body: Json) -> ScheduledSnapshot | None:
+    """Returns what the plan needs of a CollectionSnapshot of a collection.
+
+    Returns None if the schedule didn't create it, or if it is being deleted.
+    """
+    metadata, status = body["metadata"], body.get("status", {})
+    time = _time_of(annotation(body, ANNOTATION_SCHEDULED))
+    is_labelled = metadata.get("labels", {}).get(LABEL_SCHEDULE) == schedule_label(collection)
+    if time is None or not is_labelled or is_deleting(body) or metadata["name"] != _name(collection, time):
+        return None
+    marks = {each.get("type"): str(each.get("message")) for each in status.get("conditions", ())}
+    return ScheduledSnapshot(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        time=time,
+        phase=phase_of(status),
+        message=marks.get(ConditionType.READY.value, "it was just created"),
+    )
 
 
 def snapshot_body(collection: str, namespace: str, spec: SnapshotSchedule, step: CreateSnapshot) -> Json:
@@ -250,9 +250,9 @@ def _name(collection: str, time: datetime) -> str:
     return f"{stem}-{time:%Y%m%d%H%M%S}"
 
 
-def _time_of(text: str) -> datetime:
-    """Returns the time of a run. Something that nobody could parse counts as the oldest."""
+def _time_of(text: str) -> datetime | None:
+    """Returns the time of a run, or None if it can't be parsed."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     except ValueError:
-        return _FIRST
+        return None

@@ -9,7 +9,8 @@ import pytest
 from holdfast.collections import JobRecord, JobState
 from holdfast_operator.api.collection import SnapshotSchedule
 from holdfast_operator.api.cron import ScheduleStatus
-from holdfast_operator.api.names import Reason
+from holdfast_operator.api.names import ANNOTATION_SCHEDULED, LABEL_SCHEDULE, Kind, Reason
+from holdfast_operator.collections.snapshot_index import SnapshotIndex
 from holdfast_operator.collections.snapshot_schedule import (
     CreateSnapshot,
     DeleteSnapshot,
@@ -17,10 +18,11 @@ from holdfast_operator.collections.snapshot_schedule import (
     SnapshotScheduleView,
     last_snapshot,
     plan,
-    scheduled_snapshots,
+    scheduled_snapshot,
     snapshot_body,
 )
 from holdfast_operator.engine.health import Phase
+from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.jobs.requested import RequestedReport
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
@@ -62,9 +64,10 @@ def test_a_run_that_is_due_is_an_object_with_its_time_in_its_name() -> None:
         "deletionPolicy": "Delete",
     }
     body["metadata"] |= {"uid": "u"}
-    (found,) = scheduled_snapshots([body])
-    assert (found.name, found.time, found.phase) == ("flights-20260110000000", NOW, Phase.RECONCILING)
-    assert scheduled_snapshots([{**body, "metadata": {**body["metadata"], "deletionTimestamp": "x"}}]) == ()
+    found = scheduled_snapshot("flights", body)
+    assert found == ScheduledSnapshot(
+        "flights-20260110000000", "u", NOW, Phase.RECONCILING, "it was just created"
+    )
     # It is there, or the status says that it was: its time never comes again.
     assert not isinstance(plan(view(replace(found, phase=Phase.READY), upcoming=NOW)), CreateSnapshot)
     again = replace(view(upcoming=NOW), shown=ScheduleStatus(next_schedule_time=NOW, last_schedule_time=NOW))
@@ -72,6 +75,36 @@ def test_a_run_that_is_due_is_an_object_with_its_time_in_its_name() -> None:
     long = plan(replace(view(upcoming=NOW), collection="c" * 253))
     assert isinstance(long, CreateSnapshot)
     assert len(long.name) <= 253
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"deletionTimestamp": "2026-01-11T00:00:00Z"},
+        {"labels": {}},
+        {"labels": {LABEL_SCHEDULE: "trains"}},
+        # What a user made of a scheduled one, with its label.
+        {"name": "flights-before-the-change"},
+        {"name": "flights-20260109000000"},
+        {"annotations": {}},
+        {"annotations": {ANNOTATION_SCHEDULED: "yesterday"}},
+    ],
+)
+def test_only_what_the_schedule_made_and_is_not_being_deleted_is_of_the_schedule(
+    change: dict[str, Any],
+) -> None:
+    body = snapshot_body("flights", "ns", view().spec, CreateSnapshot("flights-20260110000000", NOW))
+    body["metadata"] |= {"uid": "u"}
+    index, key = SnapshotIndex(), ObjectKey(Kind.COLLECTION_SNAPSHOT, "ns", "any")
+    collection = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "flights")
+    index.put(key, body)
+    assert [each.uid for each in index.scheduled(collection)] == ["u"]
+    index.put(key, {**body, "metadata": {**body["metadata"], **change}})
+    assert index.scheduled(collection) == ()
+    # It is still reconciled with its collection.
+    assert index.waiting_for(collection) == (key,)
+    index.drop(key)
+    assert index.waiting_for(collection) == ()
 
 
 @pytest.mark.parametrize(
