@@ -52,6 +52,7 @@ from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.informer import Informer
 from holdfast_operator.engine.known import version_of
 from holdfast_operator.engine.kube import (
+    Gone,
     Kube,
     KubeError,
     NotLeading,
@@ -70,6 +71,7 @@ from holdfast_operator.engine.server import Server
 from holdfast_operator.engine.status_writer import StatusWriter
 from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.engine.troubles import Troubles
+from holdfast_operator.jobs.course import shown_applications
 from holdfast_operator.migrations.handler import MigrationHandler
 from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.places.bounds import shared_beside
@@ -78,7 +80,8 @@ from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.slow_servers import SLOW, SlowServers
 from holdfast_operator.snapshots.handler import SnapshotHandler
 from holdfast_operator.sparkapps import images
-from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
+from holdfast_operator.sparkapps.adapter import Unfinished
+from holdfast_operator.sparkapps.choice import AdapterName, adapter, followed
 from holdfast_operator.sparkapps.job import JOBS, PODS
 from holdfast_operator.sparkapps.limits import TemplateLimits
 from holdfast_operator.sparkapps.slots import Caps, Slots
@@ -252,10 +255,10 @@ class Operator:
         if not await self._list_all():
             return False
         self._watch()
-        for type_, selector in watched(self._options.spark_adapter).items():
-            for namespace in self._options.namespaces or (None,):
+        for namespace in self._options.namespaces or (None,):
+            for type_, objects in followed(self._options.spark_adapter).items():
                 follower = Follower(
-                    self._kube, type_, namespace, selector, self._on_child, self._look_at_all, self._clock
+                    self._kube, type_, namespace, objects, self._on_child, self._look_at_all, self._clock
                 )
                 self._following.append(asyncio.create_task(follower.run(self._stop)))
         return True
@@ -538,6 +541,17 @@ class Operator:
             elif type_ == PODS and (job := self._kube.followed_with_uid(JOBS, namespace, owner["uid"])):
                 self._on_child(JOBS, job)
 
+    async def _shown_applications(self, owner: ObjectKey) -> frozenset[Unfinished]:
+        """Returns the applications that the status of an object shows."""
+        if not self._cache.knows(owner):
+            return frozenset()
+        try:
+            body = self._kube.known.get(owner) or await self._kube.read(owner)
+        except Gone:
+            return frozenset()
+        uid, names = body["metadata"]["uid"], shown_applications(body.get("status", {}))
+        return frozenset(Unfinished(owner, uid, name) for name in names)
+
     def _look_at_all(self) -> None:
         for key in self._cache:
             self._look(key)
@@ -643,7 +657,9 @@ class Operator:
             silence=timedelta(seconds=_SILENCE * self._options.store_deadline),
         )
         spark = adapter(self._kube, self._options.spark_adapter, self._options.spark_limits)
-        slots = Slots(self._options.spark_caps, spark, self._clock, self._options.namespaces)
+        slots = Slots(
+            self._options.spark_caps, spark, self._clock, self._shown_applications, self._options.namespaces
+        )
         self._fences = FencedCatalogs(services, self._stores, self._cache)
         return {
             Kind.CATALOG: CatalogHandler(services, self._stores, self._cache, settings, self._migrations),

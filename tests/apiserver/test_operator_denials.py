@@ -55,9 +55,9 @@ def policy(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
     )
 
 
-def append_a_row(world: Any, catalog: dict[str, Any]) -> None:
+def append_a_row(world: Any, catalog: dict[str, Any], collection: str = "coll/flights") -> None:
     with world.controller(world.volume(catalog["spec"]["organizationId"])) as controller:
-        writer = controller.writer(world.status("coll/flights")["collectionId"], purpose="test")
+        writer = controller.writer(world.status(collection)["collectionId"], purpose="test")
         writer.append(pa.table({"id": [1], "note": ["x"]}), writer.upper(), 11)
 
 

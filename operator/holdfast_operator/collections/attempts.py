@@ -31,7 +31,7 @@ from holdfast_operator.sparkapps.adapter import (
     SparkAdapter,
 )
 from holdfast_operator.sparkapps.images import mismatch
-from holdfast_operator.sparkapps.objects import in_a_line
+from holdfast_operator.sparkapps.objects import in_a_line, unfinished_of
 from holdfast_operator.sparkapps.slots import Slots
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Attempts:
             files=files,
         )
         try:
-            await self._spark.launch(launch)
+            await self._send(launch)
         except LaunchRefused as error:
             # A job that reads a source doesn't wait for others to end.
             if isinstance(error, LaunchDenied) and job.kind != INGEST:
@@ -153,6 +153,15 @@ class Attempts:
             return False
         self._count(job.kind, "launched")
         return True
+
+    async def _send(self, launch: Launch) -> None:
+        """Has an application created. Raises like `SparkAdapter.launch`, and `KubeError`."""
+        try:
+            await self._spark.launch(launch)
+        finally:
+            # Without a response, it may have been created.
+            if launch.job_kind != INGEST:
+                self._slots.launched(unfinished_of(launch))
 
     async def fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
         """Records that an attempt has failed or was stopped, and cancels its application."""

@@ -407,8 +407,8 @@ class CollectionHandler(Handler[CollectionView]):
                 self._note_snapshot(each, body)
             elif kube.known.version(each) == version_of(body):
                 self._snapshots.put(each, body)
-        for each in self._snapshots.scheduled(key):
-            other = snapshot_key(key.namespace, each.name)
+        for known in self._snapshots.scheduled(key):
+            other = snapshot_key(key.namespace, known.name)
             if other not in listed and kube.known.version(other) <= version:
                 self._snapshots.drop(other)
                 self.services.enqueue(other, 0.0)

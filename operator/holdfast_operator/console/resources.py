@@ -49,7 +49,7 @@ class Resources:
                 kube,
                 type_,
                 namespace,
-                "",
+                FollowedObjects(""),
                 self._on_change,
                 self._on_served,
                 clock,

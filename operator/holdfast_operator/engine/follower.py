@@ -60,7 +60,7 @@ class Follower:
         kube: Kube,
         type_: ResourceType,
         namespace: str | None,
-        selector: str,
+        objects: FollowedObjects,
         on_change: OnChange,
         on_served: Callable[[], None],
         clock: Clock,
@@ -69,7 +69,8 @@ class Follower:
     ) -> None:
         """`namespace` None stands for all namespaces. The event loop of `run` calls the callbacks.
 
-        `on_served` is called if the type wasn't served, and now it is. `fields` is a field selector.
+        `objects` says what to follow, and keeps it. `on_served` is called if the type wasn't served, and now
+        it is. `fields` is a field selector.
         """
         self._kube = kube
         self._type = type_
@@ -80,8 +81,7 @@ class Follower:
         self._fields = fields
         self._backoff = Backoff(first=0.2, limit=30.0)
         self._rng = random.Random()  # noqa: S311 - spreads requests
-        self._objects = FollowedObjects(selector)
-        kube.followed[type_, namespace] = self._objects
+        self._objects = kube.followed[type_, namespace] = objects
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follows the objects until `stop` is set or the task is cancelled."""
@@ -131,8 +131,8 @@ class Follower:
 
     async def _list(self) -> int:
         selector, known = self._objects.selector, self._objects
-        found, version = await self._kube.list_pages(
-            self._type, self._namespace, labels=selector, fields=self._fields
+        found, version = await self._kube.list_each(
+            self._type, self._namespace, known.kept, labels=selector, fields=self._fields
         )
         changed = known.replace(found, version, self._namespace, selector)
         is_new, known.synced, known.served = not known.served, True, True

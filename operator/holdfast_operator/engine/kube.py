@@ -292,7 +292,7 @@ class Kube:
             found = followed.select(namespace, labels)
             record((type_, namespace, labels), partial(self._lists_same, type_, namespace, labels, found))
             return found
-        found, version = await self.list_pages(type_, namespace, labels=labels)
+        found, version = await self.list_each(type_, namespace, followed.kept, labels=labels)
         followed.replace(found, version, namespace, labels or "")
         return found
 

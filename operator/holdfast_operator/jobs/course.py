@@ -174,6 +174,11 @@ def shown_launched(status: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
     return frozenset((job["jobId"], job["attempt"]) for job in _shown_jobs(status) if "application" in job)
 
 
+def shown_applications(status: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the names of the applications that a status shows."""
+    return frozenset(job["application"] for job in _shown_jobs(status) if "application" in job)
+
+
 def shown_running(status: Mapping[str, Any]) -> tuple[str, ...]:
     """Describes the attempts that a status shows as running."""
     running = (job for job in _shown_jobs(status) if job.get("state") == JobState.RUNNING.name.capitalize())

@@ -7,7 +7,7 @@ Invariants
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -51,6 +51,15 @@ class AppState:
     """The name of the adapter that it belongs to."""
     is_noticed: bool = True
     """Whether somebody has set its status, as whatever runs it does first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An application that isn't over and counts against the limits of concurrent jobs."""
+
+    owner: ObjectKey
+    owner_uid: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +132,11 @@ class SparkAdapter(ABC):
         """Returns the applications of an object, oldest attempt first. Raises `NotInstalled`."""
 
     @abstractmethod
-    async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
-        """Returns the number of unfinished applications by object, in these namespaces, or in all if empty.
+    async def unfinished(self, namespaces: Sequence[str]) -> Collection[Unfinished]:
+        """Returns the unfinished applications in these namespaces, or in all if empty.
 
-        Leaves out those of kind `INGEST`. Raises `NotInstalled`.
+        Others may have made some of them, because labels and owners can be forged. Leaves out those of kind
+        `INGEST`. Raises `NotInstalled`.
         """
 
     @abstractmethod

@@ -8,11 +8,13 @@ them does.
 
 from typing import ClassVar, Final
 
+from holdfast_operator.engine.followed import EACH, Fields
 from holdfast_operator.engine.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
     Json,
     ObjectAdapter,
+    followed_fields,
     metadata_of,
     pod_settings,
     pod_template,
@@ -42,6 +44,13 @@ _PHASES: Final = {
     "DriverReadyTimedOut": AppPhase.FAILED,
     "ExecutorsStartTimedOut": AppPhase.FAILED,
 }
+_STATE: Final[Fields] = {
+    "currentStateSummary": None,
+    "message": None,
+    "lastObservedDriverStatus": {
+        "containerStatuses": {"state": {"terminated": {"exitCode": None, "reason": None}}}
+    },
+}
 _PYTHON: Final = "org.apache.spark.deploy.PythonRunner"
 
 
@@ -50,6 +59,9 @@ class ApacheAdapter(ObjectAdapter):
 
     name: ClassVar[str] = "apache"
     type_: ClassVar[ResourceType] = APACHE_APPLICATIONS
+    fields: ClassVar[Fields] = followed_fields(
+        {"currentState": _STATE, "stateTransitionHistory": {EACH: _STATE}}
+    )
     what: ClassVar[str] = "SparkApplications (spark.apache.org/v1)"
     remedy: ClassVar[str] = "install the Apache Spark Kubernetes operator"
 

@@ -16,14 +16,14 @@ Invariants
   tried again when somebody notices a later application, after an hour, and after a restart of the operator.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
 from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.engine.followed import FollowedObjects
 from holdfast_operator.engine.kube import Kube, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import (
     AppState,
@@ -31,12 +31,13 @@ from holdfast_operator.sparkapps.adapter import (
     LaunchRefused,
     NotInstalled,
     SparkAdapter,
+    Unfinished,
 )
 from holdfast_operator.sparkapps.apache import ApacheAdapter
-from holdfast_operator.sparkapps.job import NOT_OF_SPARK, PODS, JobAdapter
+from holdfast_operator.sparkapps.job import NOT_OF_SPARK, POD_FIELDS, PODS, JobAdapter
 from holdfast_operator.sparkapps.kubeflow import KubeflowAdapter
 from holdfast_operator.sparkapps.limits import TemplateLimits
-from holdfast_operator.sparkapps.objects import MANAGED, ObjectAdapter
+from holdfast_operator.sparkapps.objects import MANAGED, OWNER_LABELS, ObjectAdapter
 
 
 class AdapterName(StrEnum):
@@ -142,13 +143,13 @@ class AdapterChoice(SparkAdapter):
             raise NotInstalled("; ".join(missing))
         return tuple(sorted(found, key=lambda app: (app.attempt, app.created)))
 
-    async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
-        """Returns the numbers of all adapters that are served together."""
-        counted: Counter[ObjectKey] = Counter()
+    async def unfinished(self, namespaces: Sequence[str]) -> Collection[Unfinished]:
+        """Returns those of all adapters that are served. Of two with the same name, one may be forged."""
+        found: set[Unfinished] = set()
         for name, each in self._adapters.items():
             if name in self._served:
-                counted.update(await each.running(namespaces))
-        return counted
+                found.update(await each.unfinished(namespaces))
+        return found
 
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:
         """Cancels with the adapter that the application belongs to."""
@@ -185,11 +186,11 @@ def adapter(kube: Kube, name: AdapterName, limits: TemplateLimits) -> SparkAdapt
     return AdapterChoice([kind(kube) for kind in _KINDS[name]], limits, kube.server_time)
 
 
-def watched(name: AdapterName) -> Mapping[ResourceType, str]:
-    """Returns the types of objects to follow, with the label selector of each."""
-    types: dict[ResourceType, str] = {}
+def followed(name: AdapterName) -> Mapping[ResourceType, FollowedObjects]:
+    """Returns the types of objects to follow, each with a store of what is read of them. It is empty."""
+    types: dict[ResourceType, FollowedObjects] = {}
     for kind in _KINDS[name]:
-        types[kind.type_] = MANAGED
+        types[kind.type_] = FollowedObjects(MANAGED, kind.fields, OWNER_LABELS)
         if kind is JobAdapter:
-            types[PODS] = f"{MANAGED},{NOT_OF_SPARK}"
+            types[PODS] = FollowedObjects(f"{MANAGED},{NOT_OF_SPARK}", POD_FIELDS, OWNER_LABELS)
     return types

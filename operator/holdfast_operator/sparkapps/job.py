@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from holdfast_operator.api.spark import SparkTemplate, SparkVolume
+from holdfast_operator.engine.followed import Fields
 from holdfast_operator.engine.kube import EVENTS, Forbidden, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import ATTEMPT_DEADLINE, AppPhase, AppState, Launch, overran
 from holdfast_operator.sparkapps.objects import (
@@ -20,6 +21,7 @@ from holdfast_operator.sparkapps.objects import (
     Json,
     ObjectAdapter,
     application_name,
+    followed_fields,
     in_a_line,
     metadata_of,
     pod_fields,
@@ -55,11 +57,31 @@ _ALONE: Final = "127.0.0.1"
 """Driver and executor are one process, so nobody else needs to reach it."""
 
 
+_CONDITION: Final[Fields] = dict.fromkeys(("type", "status", "reason", "message"))
+_EXCUSE: Final[Fields] = dict.fromkeys(("reason", "message", "exitCode"))
+POD_FIELDS: Final = followed_fields(
+    {
+        **dict.fromkeys(("phase", "reason", "message")),
+        "containerStatuses": {"state": {"waiting": _EXCUSE, "terminated": _EXCUSE}},
+        "conditions": _CONDITION,
+    }
+)
+"""All that `pod_reason` reads of a pod."""
+
+
 class JobAdapter(ObjectAdapter):
     """Jobs with Spark in local mode."""
 
     name: ClassVar[str] = "job"
     type_: ClassVar[ResourceType] = JOBS
+    fields: ClassVar[Fields] = followed_fields(
+        {
+            **dict.fromkeys(("startTime", "active", "ready", "failed", "succeeded")),
+            "uncountedTerminatedPods": None,
+            "conditions": _CONDITION,
+        },
+        spec={"activeDeadlineSeconds": None},
+    )
     what: ClassVar[str] = "Jobs (batch/v1)"
     remedy: ClassVar[str] = "ask the administrator of the cluster to serve batch/v1"
     by_spark_operator: ClassVar[bool] = False

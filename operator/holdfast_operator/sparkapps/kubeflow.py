@@ -10,11 +10,13 @@ also has separate fields for them, but those need its webhook, which may be disa
 
 from typing import ClassVar, Final
 
+from holdfast_operator.engine.followed import Fields
 from holdfast_operator.engine.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
     Json,
     ObjectAdapter,
+    followed_fields,
     metadata_of,
     pod_metadata,
     pod_settings,
@@ -47,6 +49,7 @@ class KubeflowAdapter(ObjectAdapter):
 
     name: ClassVar[str] = "kubeflow"
     type_: ClassVar[ResourceType] = SPARK_APPLICATIONS
+    fields: ClassVar[Fields] = followed_fields({"applicationState": {"state": None, "errorMessage": None}})
     what: ClassVar[str] = "SparkApplications (sparkoperator.k8s.io/v1beta2)"
     remedy: ClassVar[str] = "install the Kubeflow Spark operator"
 

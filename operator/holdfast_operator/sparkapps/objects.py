@@ -3,8 +3,7 @@
 import hashlib
 import re
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
@@ -24,6 +23,7 @@ from holdfast_operator.api.names import (
     Kind,
 )
 from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.engine.followed import METADATA, Fields
 from holdfast_operator.engine.kube import (
     AdmissionDenied,
     Exists,
@@ -44,6 +44,7 @@ from holdfast_operator.sparkapps.adapter import (
     NotInstalled,
     SecretFiles,
     SparkAdapter,
+    Unfinished,
 )
 from holdfast_operator.sparkapps.limits import OWN_FOLDER
 
@@ -85,10 +86,23 @@ _MAX_STEM: Final = 24
 _MAX_MESSAGE: Final = 500
 
 
+OWNER_LABELS: Final = (LABEL_COLLECTION, LABEL_SNAPSHOT)
+"""The labels of which one names the owner of a job."""
+
+
+def followed_fields(status: Fields, **others: Fields) -> Fields:
+    """Returns all that is read of a followed object of a job: its identity, and these fields."""
+    own = (*OWNER_LABELS, LABEL_JOB, LABEL_JOB_KIND, LABEL_ATTEMPT)
+    metadata = {**METADATA, "labels": dict.fromkeys(own)}
+    return {"metadata": metadata, "status": status, **others}
+
+
 class ObjectAdapter(SparkAdapter):
     """Runs applications that are objects of one type. A subclass defines their contents."""
 
     type_: ClassVar[ResourceType]
+    fields: ClassVar[Fields]
+    """All that `app_state` reads of an object, see `followed_fields`."""
     what: ClassVar[str]
     """The name of the type, with group and version."""
     remedy: ClassVar[str]
@@ -129,15 +143,15 @@ class ObjectAdapter(SparkAdapter):
         states = [state for body in found if _owned(body, owner_uid) if (state := self.app_state(body))]
         return tuple(sorted(states, key=lambda state: (state.attempt, state.created)))
 
-    async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
-        """Returns the number of unfinished applications by object."""
-        counted: Counter[ObjectKey] = Counter()
+    async def unfinished(self, namespaces: Sequence[str]) -> Collection[Unfinished]:
+        """Returns the unfinished applications, except those without an owner."""
+        found: set[Unfinished] = set()
         for namespace in namespaces or (None,):
             for body in await self._list(namespace, MANAGED):
-                state = self.app_state(body)
-                if state is not None and not state.phase.over and state.kind != INGEST:
-                    counted[_owner(body)] += 1
-        return counted
+                is_over = self.phase_of(body)[0].over
+                if not is_over and body["metadata"].get("labels", {}).get(LABEL_JOB_KIND) != INGEST:
+                    found.update(_by_owner(body))
+        return found
 
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:
         """Deletes the object, and with it its pods."""
@@ -179,6 +193,12 @@ class ObjectAdapter(SparkAdapter):
 
     def _not_served(self) -> str:
         return f"{self.what} are not served: {self.remedy}, or choose another --spark-adapter"
+
+
+def unfinished_of(launch: Launch) -> Unfinished:
+    """Returns the application of an attempt as it is while it is unfinished."""
+    name = application_name(launch.owner, launch.job_kind, launch.job_id, launch.attempt)
+    return Unfinished(launch.owner, launch.owner_uid, name)
 
 
 def application_name(owner: ObjectKey, job_kind: str, job_id: str, attempt: int) -> str:
@@ -384,12 +404,12 @@ def in_a_line(text: object) -> str:
     return " ".join(str(text or "").split())[:_MAX_MESSAGE]
 
 
-def _owner(body: Mapping[str, Any]) -> ObjectKey:
-    """Returns the owner of an attempt. If somebody removed the reference, the key matches no object."""
+def _by_owner(body: Mapping[str, Any]) -> Iterator[Unfinished]:
     metadata = body["metadata"]
-    owners = (each for each in metadata.get("ownerReferences", []) if each.get("kind") in set(Kind))
-    owner = next(owners, {"kind": Kind.STORAGE_COLLECTION, "name": ""})
-    return ObjectKey(Kind(owner["kind"]), metadata["namespace"], owner["name"])
+    for each in metadata.get("ownerReferences", []):
+        if each.get("kind") in set(Kind):
+            owner = ObjectKey(Kind(each["kind"]), metadata["namespace"], each["name"])
+            yield Unfinished(owner, each["uid"], metadata["name"])
 
 
 def _owned(body: Mapping[str, Any], owner_uid: str) -> bool:

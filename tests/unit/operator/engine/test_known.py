@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient
 
-from holdfast_operator.engine.followed import FollowedObjects
+from holdfast_operator.engine.followed import METADATA, FollowedObjects
 from holdfast_operator.engine.known import KnownObjects, are_current, reading
 from holdfast_operator.engine.kube import Conflict, Gone, Kube, ResourceType, resource_type
 from unit.operator.engine.oneobject import KEY, Json, OneObject
@@ -247,6 +247,34 @@ def test_a_followed_object_never_goes_back() -> None:
     assert followed.replace([], 11, None, "of=us") == []
     (gone,) = followed.replace([], 12, None, "of=us")
     assert gone["spec"]["at"] == 12
+
+
+def test_of_a_followed_object_only_what_is_read_is_kept_and_its_owner_finds_it() -> None:
+    kept = {"metadata": {**METADATA, "labels": {"it": None}}, "status": {"state": None, "each": {"a": None}}}
+    followed = FollowedObjects("of=us", kept, ["it"])
+    status = {"state": {"x": 1}, "each": [{"a": 1, "b": 2}, {"b": 3}], "log": "long"}
+    for version, name, it in ((1, "a", "x"), (2, "b", "y"), (3, "c", "x")):
+        assert followed.put({**body(version, name, of="us", it=it), "status": status})
+
+    def found(it: str) -> list[str]:
+        return [each["metadata"]["name"] for each in followed.select("ns", f"of=us,it={it}")]
+
+    assert [found("x"), found("y"), found("z")] == [["a", "c"], ["b"], []]
+    assert followed.select("elsewhere", "of=us,it=x") == []
+    one = followed.with_uid("u-a") or {}
+    assert one["status"] == {"state": {"x": 1}, "each": [{"a": 1}, {}]}
+    assert "spec" not in one
+    assert one["metadata"]["labels"] == {"it": "x"}
+    # It is deleted and created again for another owner, and nobody has noticed that it was gone.
+    again = body(4, "a", of="us", it="y")
+    again["metadata"]["uid"] = "another"
+    assert followed.put(again)
+    assert [found("x"), found("y")] == [["c"], ["b", "a"]]
+    assert followed.with_uid("u-a") is None
+    assert [each["metadata"]["name"] for each in followed.replace([], 9, "ns", "of=us,it=y")] == ["b", "a"]
+    assert [found("x"), found("y")] == [["c"], []]
+    assert followed.drop(body(10, "c"))
+    assert len(followed.select(None, "of=us")) == 0
 
 
 def test_an_object_that_is_gone_is_asked_for() -> None:

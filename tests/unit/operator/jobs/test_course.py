@@ -41,11 +41,13 @@ from holdfast_operator.engine.logging import redact
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status_writer import StatusWriter
 from holdfast_operator.engine.steps import Rhythm
+from holdfast_operator.jobs.course import shown_applications
 from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
 from holdfast_operator.snapshots import handler as snapshot_handler
 from holdfast_operator.snapshots.handler import SnapshotHandler
+from holdfast_operator.sparkapps.adapter import Unfinished
 from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
 from holdfast_operator.sparkapps.slots import Caps, Slots
 
@@ -237,7 +239,7 @@ class World:
             )
             settings = OperatorSettings("me", None, True, Rhythm(2.0, 60.0))
             spark = KubeflowAdapter(self.cluster)
-            slots = Slots(self.caps, spark, self.clock, ["ns"])
+            slots = Slots(self.caps, spark, self.clock, self.shown_applications, ["ns"])
             index, watchlist, cache = SnapshotIndex(), Watchlist(stores), new_cache(None)
             handler = CollectionHandler(services, stores, watchlist, cache, settings, spark, slots, index)
             snapshots = SnapshotHandler(
@@ -253,6 +255,11 @@ class World:
                 pool.close()
 
         asyncio.run(live())
+
+    async def shown_applications(self, owner: ObjectKey) -> frozenset[Unfinished]:
+        body = await self.cluster.read(owner)
+        names = shown_applications(body.get("status", {}))
+        return frozenset(Unfinished(owner, body["metadata"]["uid"], name) for name in names)
 
     def look(self) -> JobRecord | None:
         """The record of the job that fills the rendition."""
@@ -450,7 +457,17 @@ def test_a_name_that_somebody_elses_application_has_costs_one_attempt(world: Wor
 def test_an_attempt_waits_for_a_slot_and_is_launched_when_one_is_free(world: World) -> None:
     """Also one that is on record already, whose operator ended before the launch."""
     world.caps = Caps(in_all=1)
-    other = {"metadata": {"name": "other", "namespace": "ns", "labels": OTHERS}}
+    owner = {"kind": "StorageCollection", "name": "other", "uid": "uid-of-other"}
+    metadata = {"name": "other", "namespace": "ns", "labels": OTHERS, "ownerReferences": [owner]}
+    other = {"metadata": metadata}
+    # Its owner shows it.
+    world.cluster.put(
+        resource_type(Kind.STORAGE_COLLECTION).path("ns", "other"),
+        {
+            "metadata": {"name": "other", "namespace": "ns", "uid": "uid-of-other"},
+            "status": {"compactionJob": {"jobId": "j", "attempt": 1, "application": "other"}},
+        },
+    )
 
     async def waits(operator: Operator) -> None:
         world.cluster.put(f"{APPS}/other", other)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from kubernetes.client import ApiClient
 from holdfast_operator import container
 from holdfast_operator.api.names import Kind
 from holdfast_operator.api.spark import SparkPod, SparkTemplate
+from holdfast_operator.engine.followed import only
 from holdfast_operator.engine.kube import (
     EVENTS,
     Forbidden,
@@ -32,11 +34,11 @@ from holdfast_operator.sparkapps.adapter import (
     SecretFiles,
 )
 from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
-from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
+from holdfast_operator.sparkapps.choice import AdapterName, adapter, followed
 from holdfast_operator.sparkapps.job import JOBS, PODS, JobAdapter
 from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
 from holdfast_operator.sparkapps.limits import TemplateLimits
-from holdfast_operator.sparkapps.objects import ObjectAdapter, application_name
+from holdfast_operator.sparkapps.objects import ObjectAdapter, application_name, unfinished_of
 
 Json = dict[str, Any]
 
@@ -63,8 +65,11 @@ def with_template(**template: Any) -> Launch:
 
 def seen(each: ObjectAdapter, **status: Any) -> AppState:
     body = each.body(LAUNCH)
-    state = each.app_state({**body, "metadata": body["metadata"] | MADE, "status": status})
+    body = {**body, "metadata": body["metadata"] | MADE, "status": status}
+    state = each.app_state(body)
     assert state is not None
+    # Nothing is read but what is kept of objects that a watch follows.
+    assert each.app_state(only(body, each.fields)) == state
     return state
 
 
@@ -589,6 +594,7 @@ def container_status(**state: Json) -> Json:
 )
 def test_what_a_pod_says_of_why_it_does_not_run(pod: Json, reason: str | None) -> None:
     assert job.pod_reason(pod) == reason
+    assert job.pod_reason(only(pod, job.POD_FIELDS)) == reason
 
 
 QUOTA = "exceeded quota: full, requested: pods=1,requests.cpu=1, used: pods=2,requests.cpu=3, limited: pods=2"
@@ -724,9 +730,16 @@ def test_what_runs_is_counted_over_all_adapters_and_objects() -> None:
     asyncio.run(chosen.launch(LAUNCH))
     asyncio.run(chosen.launch(replace(LAUNCH, attempt=3)))
     asyncio.run(JobAdapter(kube).launch(replace(LAUNCH, owner=other)))
-    assert asyncio.run(chosen.running(["ns"])) == {OWNER: 2, other: 1}
-    kube.there[SPARK_APPLICATIONS.path("ns")][0]["status"] = {"applicationState": {"state": "COMPLETED"}}
-    assert asyncio.run(chosen.running(["ns"])) == {OWNER: 1, other: 1}
+    asyncio.run(JobAdapter(kube).launch(replace(LAUNCH, job_kind="ingest")))
+
+    def counted() -> Counter[ObjectKey]:
+        return Counter(each.owner for each in asyncio.run(chosen.unfinished(["ns"])))
+
+    assert counted() == {OWNER: 2, other: 1}
+    assert unfinished_of(LAUNCH) in asyncio.run(chosen.unfinished(["ns"]))
+    first, *_ = kube.there[SPARK_APPLICATIONS.path("ns")]
+    first["status"] = {"applicationState": {"state": "COMPLETED"}}
+    assert counted() == {OWNER: 1, other: 1}
 
 
 def test_switched_off_nothing_is_asked_of_the_cluster() -> None:
@@ -735,7 +748,7 @@ def test_switched_off_nothing_is_asked_of_the_cluster() -> None:
         observe(chosen)
     with pytest.raises(NotInstalled, match="are disabled"):
         asyncio.run(chosen.launch(LAUNCH))
-    assert watched(AdapterName.NONE) == {}
+    assert followed(AdapterName.NONE) == {}
 
 
 def test_an_attempt_stays_with_the_adapter_that_launched_it() -> None:

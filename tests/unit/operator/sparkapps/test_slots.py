@@ -1,7 +1,7 @@
 """How many Spark jobs run at once: the cluster is counted, and there is never one too many."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -10,12 +10,16 @@ from holdfast_operator.__main__ import _parser
 from holdfast_operator.api.names import Kind
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.sparkapps.adapter import AppState, Launch, SparkAdapter
+from holdfast_operator.sparkapps.adapter import AppState, Launch, SparkAdapter, Unfinished
 from holdfast_operator.sparkapps.slots import Caps, Slots
 
 
 def collection(name: str, namespace: str = "ns") -> ObjectKey:
     return ObjectKey(Kind.STORAGE_COLLECTION, namespace, name)
+
+
+def app(owner: ObjectKey, number: int = 1) -> Unfinished:
+    return Unfinished(owner, f"uid-{owner.name}", f"{owner.name}-{number}")
 
 
 A, B, C = (collection(each) for each in "abc")
@@ -33,16 +37,16 @@ class Cluster(SparkAdapter):
     """Tells what runs; an answer is given when `answer` is set."""
 
     def __init__(self) -> None:
-        self.there: dict[ObjectKey, int] = {}
+        self.there: set[Unfinished] = set()
         self.asked = 0
         self.question = asyncio.Event()
         self.answer = asyncio.Event()
         self.answer.set()
 
-    async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
+    async def unfinished(self, namespaces: Sequence[str]) -> Collection[Unfinished]:
         self.asked += 1
         self.question.set()
-        found = dict(self.there)
+        found = set(self.there)
         await self.answer.wait()
         return found
 
@@ -60,7 +64,11 @@ class World:
     def __init__(self, **caps: int) -> None:
         self.clock = Clock()
         self.cluster = Cluster()
-        self.slots = Slots(Caps(**caps), self.cluster, self.clock)
+        self.shown: set[Unfinished] = set()
+        self.slots = Slots(Caps(**caps), self.cluster, self.clock, self.shown_by)
+
+    async def shown_by(self, owner: ObjectKey) -> frozenset[Unfinished]:
+        return frozenset(each for each in self.shown if each.owner == owner)
 
     async def full(self, key: ObjectKey) -> str | None:
         return await self.slots.full(key)
@@ -68,7 +76,8 @@ class World:
     def launch(self, key: ObjectKey) -> bool:
         with self.slots.taken(key) as there:
             if there:
-                self.cluster.there[key] = self.cluster.there.get(key, 0) + 1
+                self.cluster.there.add(app(key))
+                self.slots.launched(app(key))
             return there
 
 
@@ -89,7 +98,7 @@ def test_without_caps_nothing_is_asked_of_the_cluster() -> None:
 def test_the_last_slot_is_for_one_of_those_that_saw_it_free() -> None:
     async def story() -> None:
         world = World(in_all=2)
-        world.cluster.there = {C: 1}
+        world.cluster.there = world.shown = {app(C)}
         assert [await world.full(each) for each in (A, B)] == [None, None]
         assert [world.launch(each) for each in (A, B)] == [True, False]
         told = await world.full(B)
@@ -147,11 +156,47 @@ def test_a_launch_that_fails_counts_until_the_cluster_is_asked_again() -> None:
     async def story() -> None:
         world = World(in_all=1)
         await world.full(A)
-        with pytest.raises(OSError, match="lost"), world.slots.taken(A):
-            raise OSError("lost")
+        with world.slots.taken(A):
+            world.slots.launched(app(A))
         assert await world.full(B) is not None
         world.clock.now = 3.0
         assert await world.full(B) is None
+
+    run(story())
+
+
+def test_what_this_process_launched_counts_before_any_status_shows_it() -> None:
+    async def story() -> None:
+        world = World(in_all=1)
+        await world.full(A)
+        assert world.launch(A)
+        for now in (3.0, 6.0):
+            world.clock.now = now
+            assert await world.full(B) is not None
+        assert world.shown == set()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {app(C, number) for number in range(9)},
+        {app(B, number) for number in range(2, 9)},
+        {Unfinished(B, "of-an-earlier-b", "b-1"), Unfinished(B, "", "b-1"), Unfinished(C, "uid-b", "b-1")},
+    ],
+    ids=["of an object that launched nothing", "beside one that runs", "of another uid"],
+)
+def test_a_job_that_somebody_else_made_takes_no_slot(forged: set[Unfinished]) -> None:
+    """It has the labels and the owner of a job of the operator."""
+
+    async def story() -> None:
+        world = World(in_all=2)
+        world.shown = {app(B)}
+        world.cluster.there = {app(B), *forged}
+        assert await world.full(A) is None
+        assert world.launch(A)
+        assert await world.full(ELSEWHERE) is not None
 
     run(story())
 
