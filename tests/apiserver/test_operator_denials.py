@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from apiserver.test_operator_snapshot import snapshot
+from testbed.faultyapi import FaultyApi
 from testbed.kube import ControlPlane
 from testbed.sparkfaces import KUBEFLOW
 from testbed.sparkoperator import install_crd
@@ -118,6 +119,29 @@ def test_a_policy_and_a_quota_are_named_waited_for_and_cost_no_attempt(
     (made,) = world.objects.list("sparkapplications")
     assert made["metadata"]["labels"]["holdfast.dev/attempt"] == "1"
     assert second.child.poll() is None
+
+
+@pytest.mark.long
+def test_an_application_that_the_api_server_fails_to_create_is_shown_until_it_is_created(
+    world: Any, api: FaultyApi, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    there = make_catalog()
+    world.start("--storage-shared", "--spark-adapter=job", through=api.cluster(world.folder))
+    world.apply(there, make_collection())
+    world.wait_ready("catalog/demo", "coll/flights")
+    append_a_row(world, there)
+    api.refuse("POST /apis/batch/v1", "500")
+    world.apply(snapshot("first", tmp_path / "out"))
+    message = world.wait_stalled("collsnap/first", "LaunchFailed")
+    assert "its application can't be created: POST /apis/batch/v1/namespaces/" in message
+    assert "500" in message
+    (event,) = world.events("LaunchFailed")
+    assert (event["type"], event["message"]) == ("Warning", message)
+    assert world.objects.list("jobs") == []
+    api.refuse("POST /apis/batch/v1")
+    world.wait_for("collsnap/first", '.status.conditions[?(@.type=="Ready")].reason', "SnapshotRunning")
+    assert world.condition("collsnap/first", "Stalled")["status"] == "False"
+    assert world.status("collsnap/first")["job"]["attempt"] == 1
 
 
 @pytest.mark.long

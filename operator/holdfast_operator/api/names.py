@@ -561,5 +561,9 @@ class Reason(StrEnum):
     """The cluster does not serve what `--spark-adapter` names, or not to the operator's role. No Spark job
     can run."""
 
+    LAUNCH_FAILED = "LaunchFailed"
+    """The API server fails to create the application or Job of an attempt, several times in a row. The
+    operator tries again, and no attempt counts as failed."""
+
     SPARK_TEMPLATE_REFUSED = "SparkTemplateRefused"
     """The Spark adapter can't run this template, such as several executors in a plain Job."""

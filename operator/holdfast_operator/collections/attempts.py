@@ -1,9 +1,10 @@
 """Starts, launches and ends the attempts of the Spark jobs of collections and of their snapshots."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.errors import AsOfTooEarly
@@ -15,8 +16,9 @@ from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
 from holdfast_operator.engine.denials import Denials
 from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.failures import RETRIES
 from holdfast_operator.engine.handler import Json, Services
-from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.engine.kube import KubeError, NotLeading, ObjectKey
 from holdfast_operator.jobs.course import SPARK, arguments, failed
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.credentials import store_keys_of
@@ -36,6 +38,9 @@ from holdfast_operator.sparkapps.slots import Slots
 
 log = logging.getLogger(__name__)
 
+_SHOWN_FAILURES: Final = 4
+"""After so many requests without success, an object shows it. These take some seconds."""
+
 
 class Attempts:
     """The attempts of the jobs of one kind of objects."""
@@ -46,6 +51,10 @@ class Attempts:
         self._spark = spark
         self._slots = slots
         self._denials = Denials(services.clock)
+        self._failures: Counter[ObjectKey] = Counter()
+        """How many requests for an application of an object failed in a row, without a refusal."""
+        self._not_launched = Denials(services.clock)
+        """How they failed, if that is shown."""
         self._failed: dict[ObjectKey, dict[tuple[str, int], float]] = {}
         """When each failed attempt was first seen, by the monotonic clock."""
         self._running: dict[ObjectKey, set[tuple[str, int]]] = {}
@@ -66,6 +75,13 @@ class Attempts:
             return await self._slots.full(key)
         except NotInstalled as error:
             return str(error)
+
+    def not_launched(self, key: ObjectKey) -> str | None:
+        """Returns how the last request for an application of an object failed, or None.
+
+        None also until several have failed in a row, and when the next one is due.
+        """
+        return self._not_launched.why(key)
 
     def failed_for(self, key: ObjectKey, jobs: Iterable[JobRecord]) -> Mapping[tuple[str, int], float]:
         """Returns for how many seconds this process has known that attempts of an object's jobs failed."""
@@ -93,6 +109,7 @@ class Attempts:
         """Forgets an object that no longer exists."""
         self._failed.pop(key, None)
         self._running.pop(key, None)
+        self._failures.pop(key, None)
 
     async def begun(self, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt) -> JobRecord | None:
         """Records the attempt of a step, and returns its job. None if its time is no longer readable."""
@@ -118,9 +135,10 @@ class Attempts:
         order: Mapping[str, Any],
         files: tuple[SecretFiles, ...] = (),
     ) -> bool:
-        """Launches the application of an attempt. Returns False if it is refused.
+        """Launches the application of an attempt. Returns False if it is refused, or `not_launched` says why.
 
-        Then the attempt has failed, unless the cluster denies it only for now. Raises like `store_keys_of`.
+        If it is refused, the attempt has failed, unless the cluster denies it only for now. Raises like
+        `store_keys_of`, and `KubeError` if the API server fails.
         """
         reference = CatalogSpec.model_validate(catalog_body["spec"]).storage.credentials_secret_ref
         secret = None if reference is None else reference.name
@@ -143,6 +161,16 @@ class Attempts:
         )
         try:
             await self._send(launch)
+        except NotLeading:
+            raise
+        except KubeError as error:
+            self._failures[key] += 1
+            if self._failures[key] < _SHOWN_FAILURES:
+                raise
+            log.info("attempt %d of job %s is not launched: %s", job.attempt, job.job_id, error)
+            text = f"its application can't be created: {in_a_line(error)}; {RETRIES}"
+            self._not_launched.add(key, text)
+            return False
         except LaunchRefused as error:
             # A job that reads a source doesn't wait for others to end.
             if isinstance(error, LaunchDenied) and job.kind != INGEST:
@@ -151,6 +179,7 @@ class Attempts:
                 return False
             await self.fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
             return False
+        self._failures.pop(key, None)
         self._count(job.kind, "launched")
         return True
 

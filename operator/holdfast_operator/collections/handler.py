@@ -282,6 +282,7 @@ class CollectionHandler(Handler[CollectionView]):
             collection_id=facts.collection_id,
             reachable=not opening.storage.on_one_machine or self._settings.storage_shared,
             missing=missing,
+            not_launched=self._attempts.not_launched(key),
             full=await self._full(key, spec, compact, missing),
             no_secret=await missing_secret(self.services.kube, key, secrets_of(spec)),
             apps=apps,

@@ -67,6 +67,8 @@ class SparkView:
     """Why the Spark adapter can't run the template, and what to do. None if it can."""
     no_secret: str | None = None
     """Which Secret the job needs and can't have, and what to do. None if it has what it needs."""
+    not_launched: str | None = None
+    """How the last request for an application failed, if several in a row did and the next one is not due."""
     full: str | None = None
     """Why no attempt can be launched before another one ends. None if it can."""
     apps: tuple[AppState, ...] = ()
@@ -104,6 +106,8 @@ class JobPhase(Enum):
     """The Spark adapter can't run the template."""
     NO_SECRET = auto()
     """A Secret that the job needs is missing, or a key of it."""
+    NOT_LAUNCHED = auto()
+    """The API server fails to create its application."""
     QUEUED = auto()
     """It waits for another job to end."""
     RUNNING = auto()
@@ -118,6 +122,7 @@ HINDRANCES: Final[Mapping[JobPhase, Reason]] = {
     JobPhase.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
     JobPhase.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
     JobPhase.NO_SECRET: Reason.SECRET_NOT_FOUND,
+    JobPhase.NOT_LAUNCHED: Reason.LAUNCH_FAILED,
 }
 """The phases in which a job can't run at present, and their reasons."""
 
@@ -144,7 +149,7 @@ def hindrance(seen: SparkView) -> JobReport | None:
             "or start the operator with --storage-shared if they see its files",
             asks_again=True,
         )
-    return _queued(seen)
+    return _held_up(seen)
 
 
 def plan_job(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Decision | JobReport:
@@ -276,7 +281,7 @@ def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> D
         return failed(job, "its application is gone")
     if app is None and seen.objection is not None:
         return failed(job, seen.objection)
-    if app is None and (waits := _no_secret(seen) or _queued(seen)) is not None:
+    if app is None and (waits := _no_secret(seen) or _held_up(seen)) is not None:
         return waits
     if app is None:
         return LaunchAttempt(seen.collection_id, job, tasks(seen.stored, template.executor))
@@ -328,7 +333,7 @@ def _plan_retry(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Dec
     if wait > 0:
         text = f"attempt {job.attempt} failed: {job.error}; the next one follows by itself"
         return JobReport(JobPhase.RETRYING, text, wait)
-    return _queued(seen) or retry(seen, job, template)
+    return _held_up(seen) or retry(seen, job, template)
 
 
 def backoff(failed_attempts: int) -> float:
@@ -357,7 +362,9 @@ def _no_secret(seen: SparkView) -> JobReport | None:
     return None if seen.no_secret is None else JobReport(JobPhase.NO_SECRET, seen.no_secret, asks_again=True)
 
 
-def _queued(seen: SparkView) -> JobReport | None:
+def _held_up(seen: SparkView) -> JobReport | None:
+    if seen.not_launched is not None:
+        return JobReport(JobPhase.NOT_LAUNCHED, seen.not_launched, _QUEUE_SECONDS)
     return None if seen.full is None else JobReport(JobPhase.QUEUED, seen.full, _QUEUE_SECONDS)
 
 

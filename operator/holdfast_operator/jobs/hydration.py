@@ -216,7 +216,13 @@ def _report(rendition: Filled, course: JobReport, progress: str) -> Shown:
 def _health(rendition: Filled, course: JobReport, progress: str) -> Health:
     named = f"rendition {rendition.id} ({rendition.shards} shards)"
     match course.phase:
-        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN | JobPhase.NO_SECRET:
+        case (
+            JobPhase.NOT_INSTALLED
+            | JobPhase.NOT_SHARED
+            | JobPhase.NOT_TAKEN
+            | JobPhase.NO_SECRET
+            | JobPhase.NOT_LAUNCHED
+        ):
             text = f"a Spark job can't fill {named}: {course.text}; or remove spec.hydration"
             return stalled(HINDRANCES[course.phase], text)
         case JobPhase.QUEUED:

@@ -301,7 +301,13 @@ def fill_status(seen: SourceView) -> dict[str, HydrationJobStatus]:
 def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> WantedCondition:
     reason = seen.kind.reasons[course.phase]
     match course.phase:
-        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN | JobPhase.NO_SECRET:
+        case (
+            JobPhase.NOT_INSTALLED
+            | JobPhase.NOT_SHARED
+            | JobPhase.NOT_TAKEN
+            | JobPhase.NO_SECRET
+            | JobPhase.NOT_LAUNCHED
+        ):
             return _condition("True", reason, f"no Spark job can read the source: {course.text}")
         case JobPhase.RUNNING if job is not None and _is_settled(seen, job):
             if _has_read(seen, job):

@@ -281,7 +281,13 @@ def _shown(kind: JobKind, order: Order, job: JobRecord, course: JobReport) -> Re
     status, text = "Unknown", course.text
     name = order.name or f"{kind.noun} {order.slot}"
     match course.phase:
-        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN | JobPhase.NO_SECRET:
+        case (
+            JobPhase.NOT_INSTALLED
+            | JobPhase.NOT_SHARED
+            | JobPhase.NOT_TAKEN
+            | JobPhase.NO_SECRET
+            | JobPhase.NOT_LAUNCHED
+        ):
             return _hindered(kind, order, course)
         case JobPhase.RUNNING:
             text += kind.running(job)
@@ -301,7 +307,10 @@ def _shown(kind: JobKind, order: Order, job: JobRecord, course: JobReport) -> Re
 
 
 def _hindered(kind: JobKind, order: Order, course: JobReport) -> RequestedReport:
-    report = condition_report(order.shown, "False", kind.reasons[course.phase], course.text)
+    after = course.requeue_after
+    report = condition_report(
+        order.shown, "False", kind.reasons[course.phase], course.text, requeue_after=after
+    )
     return replace(report, asks_again=course.asks_again)
 
 

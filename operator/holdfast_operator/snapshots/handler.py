@@ -272,6 +272,7 @@ class SnapshotHandler(Handler[SnapshotFacts]):
             reachable=not source.opening.storage.on_one_machine or self._settings.storage_shared,
             missing=missing,
             objection=self._spark.objection(template),
+            not_launched=self._attempts.not_launched(key),
             full=None if missing is not None else await self._attempts.full(key),
             apps=seen.apps,
             launched=shown_launched(status),

@@ -358,6 +358,29 @@ def test_an_api_server_that_is_away_costs_no_attempt(world: World) -> None:
     world.run(story)
 
 
+def test_an_application_that_the_api_server_fails_to_create_is_shown_until_it_is_created(
+    world: World,
+) -> None:
+    """Each attempt to create it may fail in other words, and the status is written once."""
+
+    async def story(operator: Operator) -> None:
+        world.cluster.refuse = KubeError("POST: 500 the conversion webhook has no endpoints")
+        await operator.until(lambda: world.said.startswith("LaunchFailed"))
+        cause = "its application can't be created: POST: 500 the conversion webhook has no endpoints"
+        assert f"{cause}; the operator retries by itself" in world.said
+        refused, version = world.cluster.refused, world.cluster.version
+        assert refused >= 4
+        await operator.until(lambda: world.cluster.refused > refused + 2)
+        assert world.cluster.version == version
+        world.cluster.refuse = None
+        await operator.until(lambda: "a Spark job fills" in world.said)
+        assert (world.record().attempt, world.record().failures) == (1, 0)
+
+    world.run(story)
+    events = [each for path, each in world.cluster.objects.items() if "/events/" in path]
+    assert [each["type"] for each in events if each["reason"] == "LaunchFailed"] == ["Warning"]
+
+
 @pytest.mark.parametrize(
     "refusal", [AdmissionDenied("403 webhook w denied the request"), NotServed("404 page not found")]
 )

@@ -193,6 +193,7 @@ def test_the_phase_is_shown_before_the_job_starts() -> None:
     ("hydrations", "reason", "message"),
     [
         (spark(missing="nothing runs Spark"), Reason.SPARK_NOT_INSTALLED, "or remove spec.hydration"),
+        (spark(not_launched="500 no"), Reason.LAUNCH_FAILED, "500 no"),
         (spark(reachable=False), Reason.STORAGE_NOT_SHARED, "--storage-shared"),
         (spark(full="2 Spark jobs run"), Reason.HYDRATING_RENDITION, "(4 shards): 2 Spark jobs run"),
         (spark(objection="set it to 1"), Reason.SPARK_TEMPLATE_REFUSED, "set it to 1; or remove"),

@@ -479,6 +479,8 @@ def test_suspended_or_not_made_for_it_no_job_runs(fields: dict[str, Any], reason
 def test_what_hinders_all_spark_jobs_is_shown() -> None:
     missing = plan(view(spec(), missing="no Spark operator is installed"))
     assert stalled_condition(missing) == ("True", Reason.SPARK_NOT_INSTALLED)
+    failing = plan(view(spec(), not_launched="500 no"))
+    assert stalled_condition(failing) == ("True", Reason.LAUNCH_FAILED)
     full = plan(view(spec(), full="8 Spark jobs run"))
     assert isinstance(full, StartJob), "jobs of sources don't count against the limit"
 

@@ -117,6 +117,8 @@ def test_tasks_follow_from_what_is_stored() -> None:
         (replace(ASKED, request=request(asOf=9)), "False", Reason.SNAPSHOT_NOT_READABLE),
         (replace(ASKED, reachable=False), "False", Reason.STORAGE_NOT_SHARED),
         (replace(ASKED, missing="nothing runs Spark"), "False", Reason.SPARK_NOT_INSTALLED),
+        (replace(ASKED, not_launched="500 no"), "False", Reason.LAUNCH_FAILED),
+        (replace(RUNNING, not_launched="500 no", launched=frozenset()), "False", Reason.LAUNCH_FAILED),
         (replace(RUNNING, missing="nothing runs Spark"), "False", Reason.SPARK_NOT_INSTALLED),
         (replace(ASKED, objection="too many"), "False", Reason.SPARK_TEMPLATE_REFUSED),
         (replace(RUNNING, apps=(app(AppPhase.UNCLEAR, age=999),)), "Unknown", Reason.SNAPSHOT_RUNNING),
