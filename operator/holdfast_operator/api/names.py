@@ -53,6 +53,10 @@ never removes the annotation, which `kubectl holdfast compact` sets."""
 ANNOTATION_SCHEDULED: Final = f"{GROUP}/scheduled-time"
 """On a CollectionSnapshot that a schedule created: the time of the run."""
 
+ANNOTATION_PASSED_OVER: Final = f"{GROUP}/passed-over"
+"""On the application or Job of an attempt: the adapters that did not launch it because nobody noticed their
+last application in the namespace, each with the time of that, such as `kubeflow=2026-01-02T00:00:00Z`."""
+
 LABEL_SCHEDULE: Final = f"{GROUP}/schedule-of"
 """On a CollectionSnapshot that a schedule created: the name of the StorageCollection, or a hash of a longer
 name. The schedule deletes old snapshots with this label."""

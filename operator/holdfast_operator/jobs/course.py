@@ -347,7 +347,7 @@ def _running(job: JobRecord, app: AppState, template: SparkTemplate, age: float)
     if app.phase is AppPhase.PENDING:
         deadlines.append(template.start_deadline_seconds)
     due = min([_CHECK_SECONDS, *(max(each - age, 0.0) + _LATE_SECONDS for each in deadlines)])
-    return JobReport(JobPhase.RUNNING, f"attempt {job.attempt} {_progress(app)}", due)
+    return JobReport(JobPhase.RUNNING, f"attempt {job.attempt} {_progress(app)}{_instead(app)}", due)
 
 
 def _refused(seen: SparkView) -> JobReport | None:
@@ -380,6 +380,14 @@ def _progress(app: AppState) -> str:
             return f"is in state {app.message}, which this operator doesn't know; waiting for another state"
         case _:
             return "runs"
+
+
+def _instead(app: AppState) -> str:
+    """Returns why other adapters did not launch an application, as the end of a sentence."""
+    if not app.passed_over:
+        return ""
+    names = " and ".join(each.adapter for each in app.passed_over)
+    return f"; adapter {app.via} launched it, because nobody noticed the last application of adapter {names}"
 
 
 def _not_installed(missing: str) -> JobReport:

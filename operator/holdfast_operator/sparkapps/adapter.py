@@ -35,6 +35,15 @@ class AppPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PassedOver:
+    """An adapter whose last application in a namespace nobody noticed."""
+
+    adapter: str
+    created: datetime
+    """When that application was created."""
+
+
+@dataclass(frozen=True, slots=True)
 class AppState:
     """An application as it was seen."""
 
@@ -51,6 +60,8 @@ class AppState:
     """The name of the adapter that it belongs to."""
     is_noticed: bool = True
     """Whether somebody has set its status, as whatever runs it does first."""
+    passed_over: tuple[PassedOver, ...] = ()
+    """Why other adapters did not launch it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,8 @@ class Launch:
     """The keys of the catalog's stores. No pod starts without them."""
     files: tuple[SecretFiles, ...] = ()
     """The Secrets of the job's source, each once."""
+    passed_over: tuple[PassedOver, ...] = ()
+    """As in `AppState`."""
 
 
 INGEST: Final = "ingest"

@@ -12,8 +12,11 @@ Invariants
   `jobs.course`. Until then two drivers do no harm: the commit of the first one ends the attempt, which
   fences the other one.
 - If an adapter was served before and isn't now, nothing is decided, because its applications may still run.
-- An adapter whose applications nobody notices is passed over only if another one takes the template. It is
-  tried again when somebody notices a later application, after an hour, and after a restart of the operator.
+- An adapter whose last application in a namespace nobody noticed is passed over there, if another one takes
+  the template. That ends only when somebody notices a later application, of whomever, and never just after
+  some time: a CRD whose Spark operator is gone may be left for years.
+- The applications of other adapters say which one they were launched instead of. So a restarted operator
+  knows it again while it sees one of them. Otherwise it finds out with one attempt.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,6 +33,7 @@ from holdfast_operator.sparkapps.adapter import (
     Launch,
     LaunchRefused,
     NotInstalled,
+    PassedOver,
     SparkAdapter,
     Unfinished,
 )
@@ -60,7 +64,6 @@ _KINDS: Final[Mapping[AdapterName, tuple[type[ObjectAdapter], ...]]] = {
 """The adapters of a setting, in order of preference."""
 _NOTICED_WITHIN: Final = timedelta(seconds=60)
 """More than a Spark operator takes to set the first status of an application."""
-_PASSED_OVER: Final = timedelta(hours=1)
 _ANSWERED_WITHIN: Final = timedelta(hours=1)
 """Much more than the API server works on a request."""
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
@@ -76,7 +79,7 @@ class AdapterChoice(SparkAdapter):
     """Combines several adapters. The first one that the cluster serves launches."""
 
     def __init__(
-        self, adapters: Sequence[SparkAdapter], limits: TemplateLimits, now: Callable[[], datetime]
+        self, adapters: Sequence[ObjectAdapter], limits: TemplateLimits, now: Callable[[], datetime]
     ) -> None:
         """Combines adapters with different names, in order of preference.
 
@@ -84,9 +87,10 @@ class AdapterChoice(SparkAdapter):
         """
         self._limits = limits
         self._now = now
-        self._unnoticed: dict[tuple[str, str], tuple[datetime, datetime]] = {}
-        """The latest application that nobody noticed, by adapter and namespace: when it was created, and when
-        that was seen last."""
+        self._unnoticed: dict[tuple[str, str], datetime] = {}
+        """When the latest application was created that nobody noticed, by adapter and namespace."""
+        self._noticed: dict[tuple[str, str], datetime] = {}
+        """The same of the latest that somebody noticed. It may be the same application."""
         self._unanswered: dict[tuple[str, int], tuple[str, datetime]] = {}
         """The adapter of the last request of unknown outcome, and its time, by id and attempt of its job."""
         self._adapters = {each.name: each for each in adapters}
@@ -104,8 +108,7 @@ class AdapterChoice(SparkAdapter):
 
     async def launch(self, launch: Launch) -> None:
         """Launches with the first adapter that `observe` found to be served and whose applications run."""
-        served = self._served_adapters()
-        if not served:
+        if not self._served:
             raise NotInstalled(
                 _SWITCHED_OFF
                 if not self._adapters
@@ -114,7 +117,11 @@ class AdapterChoice(SparkAdapter):
         now, attempt = self._now(), (launch.job_id, launch.attempt)
         recent = {each: sent for each, sent in self._unanswered.items() if now - sent[1] < _ANSWERED_WITHIN}
         self._unanswered = recent
-        name, _ = recent.get(attempt, (self._first_fit(served, launch), now))
+        if attempt in recent:
+            name, _ = recent[attempt]
+        else:
+            name, passed_over = await self._first_fit(launch)
+            launch = replace(launch, passed_over=passed_over)
         self._unanswered[attempt] = name, now
         try:
             await self._adapters[name].launch(launch)
@@ -155,30 +162,45 @@ class AdapterChoice(SparkAdapter):
         """Cancels with the adapter that the application belongs to."""
         await self._adapters[app.via].cancel(owner, app)
 
-    def _first_fit(self, served: list[SparkAdapter], launch: Launch) -> str:
+    async def _first_fit(self, launch: Launch) -> tuple[str, tuple[PassedOver, ...]]:
+        """Returns the adapter to launch with, and those that are passed over for it."""
+        served = self._served_adapters()
         fits = [each for each in served if each.objection(launch.template) is None] or served
-        awake = (each for each in fits if not self._is_passed_over(each.name, launch.owner.namespace))
-        return next(awake, fits[0]).name
+        passed_over: list[PassedOver] = []
+        for each in fits:
+            if (since := await self._unnoticed_since(each, launch.owner.namespace)) is None:
+                return each.name, tuple(passed_over)
+            passed_over.append(PassedOver(each.name, since))
+        return fits[0].name, ()
 
-    def _served_adapters(self) -> list[SparkAdapter]:
+    def _served_adapters(self) -> list[ObjectAdapter]:
         return [each for name, each in self._adapters.items() if name in self._served]
 
-    def _is_passed_over(self, name: str, namespace: str) -> bool:
-        _, seen = self._unnoticed.get((name, namespace), (_NEVER, _NEVER))
-        return self._now() - seen < _PASSED_OVER
+    async def _unnoticed_since(self, adapter: ObjectAdapter, namespace: str) -> datetime | None:
+        """Returns when the last application of an adapter was created, if nobody noticed it, or None."""
+        place = adapter.name, namespace
+        since = self._unnoticed.get(place, _NEVER)
+        if since > self._noticed.get(place, _NEVER) and await adapter.works_since(namespace, since):
+            _raise(self._noticed, place, since)
+        return since if since > self._noticed.get(place, _NEVER) else None
 
     def _explained(self, app: AppState, namespace: str) -> AppState:
         """Remembers whether an application is noticed. If nobody does for long, its message says so."""
         place, now = (app.via, namespace), self._now()
-        latest, _ = self._unnoticed.get(place, (_NEVER, _NEVER))
+        for each in app.passed_over:
+            # This process may have been started since.
+            _raise(self._unnoticed, (each.adapter, namespace), each.created)
         if app.is_noticed:
-            if app.created >= latest:
-                self._unnoticed.pop(place, None)
+            _raise(self._noticed, place, app.created)
             return app
         if now - app.created < _NOTICED_WITHIN:
             return app
-        self._unnoticed[place] = max(app.created, latest), now
+        _raise(self._unnoticed, place, app.created)
         return replace(app, message=app.message or _UNNOTICED)
+
+
+def _raise(times: dict[tuple[str, str], datetime], place: tuple[str, str], time: datetime) -> None:
+    times[place] = max(time, times.get(place, _NEVER))
 
 
 def adapter(kube: Kube, name: AdapterName, limits: TemplateLimits) -> SparkAdapter:

@@ -1,5 +1,6 @@
 """The common part of the adapters: an application is one object, found by its labels and its owner."""
 
+import contextlib
 import hashlib
 import re
 from abc import abstractmethod
@@ -11,6 +12,7 @@ from holdfast.ingest.credentials import FOLDER
 from holdfast.store_keys import VARIABLE
 from holdfast_operator.api.base import ApiModel
 from holdfast_operator.api.names import (
+    ANNOTATION_PASSED_OVER,
     API_VERSION,
     LABEL_ATTEMPT,
     LABEL_COLLECTION,
@@ -30,10 +32,12 @@ from holdfast_operator.engine.kube import (
     Forbidden,
     Invalid,
     Kube,
+    KubeError,
     NotServed,
     ObjectKey,
     ResourceType,
 )
+from holdfast_operator.engine.status_writer import timestamp
 from holdfast_operator.sparkapps.adapter import (
     INGEST,
     AppPhase,
@@ -42,6 +46,7 @@ from holdfast_operator.sparkapps.adapter import (
     LaunchDenied,
     LaunchRefused,
     NotInstalled,
+    PassedOver,
     SecretFiles,
     SparkAdapter,
     Unfinished,
@@ -93,7 +98,8 @@ OWNER_LABELS: Final = (LABEL_COLLECTION, LABEL_SNAPSHOT)
 def followed_fields(status: Fields, **others: Fields) -> Fields:
     """Returns all that is read of a followed object of a job: its identity, and these fields."""
     own = (*OWNER_LABELS, LABEL_JOB, LABEL_JOB_KIND, LABEL_ATTEMPT)
-    metadata = {**METADATA, "labels": dict.fromkeys(own)}
+    marks = {"labels": dict.fromkeys(own), "annotations": {ANNOTATION_PASSED_OVER: None}}
+    metadata = {**METADATA, **marks}
     return {"metadata": metadata, "status": status, **others}
 
 
@@ -153,6 +159,21 @@ class ObjectAdapter(SparkAdapter):
                     found.update(_by_owner(body))
         return found
 
+    async def works_since(self, namespace: str, time: datetime) -> bool:
+        """Returns whether a Spark operator works in a namespace, as far as applications after a time show it.
+
+        They may be anybody's. Somebody must have set the status of one. Without permission, it is False.
+        """
+
+        def is_noticed(body: Json) -> bool:
+            created = datetime.fromisoformat(body["metadata"]["creationTimestamp"])
+            return created > time and bool(body.get("status"))
+
+        with contextlib.suppress(KubeError):
+            found, _ = await self.kube.list_each(self.type_, namespace, is_noticed)
+            return any(found)
+        return False
+
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:
         """Deletes the object, and with it its pods."""
         await self.kube.delete(self.type_, owner.namespace, app.name, uid=app.uid)
@@ -177,6 +198,7 @@ class ObjectAdapter(SparkAdapter):
             created=datetime.fromisoformat(metadata["creationTimestamp"]),
             kind=labels.get(LABEL_JOB_KIND, ""),
             via=self.name,
+            passed_over=_passed_over(metadata.get("annotations", {}).get(ANNOTATION_PASSED_OVER, "")),
             is_noticed=not self.by_spark_operator or bool(body.get("status")),
         )
 
@@ -242,11 +264,13 @@ def labels_of(launch: Launch) -> dict[str, str]:
 
 def metadata_of(launch: Launch) -> Json:
     """Returns the metadata of an attempt's application."""
+    told = ",".join(f"{each.adapter}={timestamp(each.created)}" for each in launch.passed_over)
+    passed_over = {ANNOTATION_PASSED_OVER: told} if told else {}
     return {
         "name": application_name(launch.owner, launch.job_kind, launch.job_id, launch.attempt),
         "namespace": launch.owner.namespace,
         "labels": {**launch.template.metadata.labels, **labels_of(launch)},
-        **_annotated(launch.template.metadata.annotations),
+        **_annotated({**launch.template.metadata.annotations, **passed_over}),
         "ownerReferences": [
             {
                 "apiVersion": API_VERSION,
@@ -410,6 +434,14 @@ def _by_owner(body: Mapping[str, Any]) -> Iterator[Unfinished]:
         if each.get("kind") in set(Kind):
             owner = ObjectKey(Kind(each["kind"]), metadata["namespace"], each["name"])
             yield Unfinished(owner, each["uid"], metadata["name"])
+
+
+def _passed_over(text: str) -> tuple[PassedOver, ...]:
+    """Returns what an annotation says, or nothing if somebody changed it."""
+    parts = (each.partition("=") for each in text.split(",") if each)
+    with contextlib.suppress(ValueError):
+        return tuple(PassedOver(name, datetime.fromisoformat(time)) for name, _, time in parts)
+    return ()
 
 
 def _owned(body: Mapping[str, Any], owner_uid: str) -> bool:

@@ -27,7 +27,7 @@ from holdfast_operator.jobs.course import arguments, shown_launched, shown_runni
 from holdfast_operator.jobs.hydration import HydrationsView, may_have_driver, work_order
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.storage import Storage
-from holdfast_operator.sparkapps.adapter import AppPhase, AppState
+from holdfast_operator.sparkapps.adapter import AppPhase, AppState, PassedOver
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 COLLECTION = "6b1f9c52-3f0d-4d1c-9f39-1d8a3a4b2c10"
@@ -201,6 +201,14 @@ def test_the_phase_is_shown_before_the_job_starts() -> None:
             spark(app(AppPhase.RUNNING), job=record(JobState.RUNNING)),
             Reason.HYDRATING_RENDITION,
             "a Spark job fills rendition spec-2 (4 shards): attempt 1 runs",
+        ),
+        (
+            spark(
+                replace(app(AppPhase.RUNNING), via="job", passed_over=(PassedOver("kubeflow", NOW),)),
+                job=record(JobState.RUNNING),
+            ),
+            Reason.HYDRATING_RENDITION,
+            "attempt 1 runs; adapter job launched it, because nobody noticed the last application",
         ),
         (
             spark(app(AppPhase.PENDING, age=59), job=record(JobState.RUNNING)),

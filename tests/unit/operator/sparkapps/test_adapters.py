@@ -31,6 +31,7 @@ from holdfast_operator.sparkapps.adapter import (
     Launch,
     LaunchRefused,
     NotInstalled,
+    PassedOver,
     SecretFiles,
 )
 from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
@@ -806,7 +807,10 @@ def test_definitions_without_their_operator_lead_to_plain_jobs(served: tuple[Res
     assert (kube.number(first), kube.number(JOBS)) == (3, 1)
 
 
-def test_an_operator_of_other_namespaces_is_passed_over_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_is_passed_over_in_a_namespace_until_an_application_shows_that_its_operator_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time alone shows nothing, and a restart forgets nothing while a plain Job is there that says it."""
     kube = Serving(SPARK_APPLICATIONS, JOBS)
     kube.there[SPARK_APPLICATIONS.path("far")] = []
     now = datetime.fromisoformat(MADE["creationTimestamp"])
@@ -814,14 +818,33 @@ def test_an_operator_of_other_namespaces_is_passed_over_for_an_hour(monkeypatch:
     chosen = adapter(kube, AdapterName.AUTO, TemplateLimits())
     observe(chosen)
     asyncio.run(chosen.launch(LAUNCH))
+    apps = kube.there[SPARK_APPLICATIONS.path("ns")]
     now += timedelta(minutes=5)
     observe(chosen)
     asyncio.run(chosen.launch(replace(LAUNCH, owner=replace(OWNER, namespace="far"))))
     asyncio.run(chosen.launch(replace(LAUNCH, attempt=3)))
     assert (len(kube.there[SPARK_APPLICATIONS.path("far")]), kube.number(JOBS)) == (1, 1)
-    now += timedelta(hours=1)
+    apps.clear()
+    now += timedelta(days=400)
+    (made,) = observe(chosen)
+    since = datetime.fromisoformat(MADE["creationTimestamp"])
+    assert (made.via, made.passed_over) == ("job", (PassedOver("kubeflow", since),))
     asyncio.run(chosen.launch(replace(LAUNCH, attempt=4)))
-    assert kube.number(SPARK_APPLICATIONS) == 2
+    restarted = adapter(kube, AdapterName.AUTO, TemplateLimits())
+    observe(restarted)
+    asyncio.run(restarted.launch(replace(LAUNCH, attempt=5)))
+    assert (len(apps), kube.number(JOBS)) == (0, 3)
+    # Others' applications: one that nobody noticed either, and one that was noticed long ago.
+    noticed = {"status": {"applicationState": {"state": "COMPLETED"}}}
+    apps.append({"metadata": {"name": "a", "creationTimestamp": "2027-01-01T00:00:00Z"}})
+    apps.append({"metadata": {"name": "b", "creationTimestamp": "2025-01-01T00:00:00Z"}, **noticed})
+    for each in (chosen, restarted):
+        asyncio.run(each.launch(replace(LAUNCH, attempt=6)))
+    assert (len(apps), kube.number(JOBS)) == (2, 5)
+    apps.append({"metadata": {"name": "c", "creationTimestamp": "2027-01-01T00:00:00Z"}, **noticed})
+    for each in (chosen, restarted):
+        asyncio.run(each.launch(replace(LAUNCH, attempt=7)))
+    assert (len(apps), kube.number(JOBS)) == (5, 5)
 
 
 @pytest.mark.parametrize(("answer", "kind"), [(KubeError, SPARK_APPLICATIONS), (Forbidden, JOBS)])
