@@ -175,9 +175,11 @@ def test_a_host_whose_clock_is_ahead_deletes_no_snapshot_and_starts_no_run_too_e
     world.apply(make_catalog(), make_collection())
     world.wait_ready("catalog/demo", "coll/flights")
     now, moment = datetime.now(UTC), "%Y-%m-%dT%H:%M:%SZ"
-    for days in (40, 3, 2):
-        at = f"{now - timedelta(days=days):{moment}}"
-        body = snapshot(f"flights-{days}", out(world))
+    runs = {days: now - timedelta(days=days) for days in (40, 3, 2)}
+    names = {days: f"flights-{run:%Y%m%d%H%M%S}" for days, run in runs.items()}
+    for days, run in runs.items():
+        at = f"{run:{moment}}"
+        body = snapshot(names[days], out(world))
         body["metadata"] |= {
             "labels": {"holdfast.dev/schedule-of": "flights"},
             "annotations": {"holdfast.dev/scheduled-time": at},
@@ -192,18 +194,42 @@ def test_a_host_whose_clock_is_ahead_deletes_no_snapshot_and_starts_no_run_too_e
         }
         world.kubectl(
             "patch",
-            f"collsnap/flights-{days}",
+            f"collsnap/{names[days]}",
             "--subresource=status",
             "--type=merge",
             f"--patch={json.dumps({'status': status})}",
         )
     schedule = {"schedule": "@yearly", "keepFor": "30d", "destination": out(world).as_uri()}
     world.patch("coll/flights", json.dumps({"spec": {"snapshotSchedule": schedule}}))
-    world.wait_gone("collsnap/flights-40")
+    world.wait_gone(f"collsnap/{names[40]}")
     upcoming = f"{datetime(now.year + 1, 1, 1, tzinfo=UTC):{moment}}"
     world.wait_for("coll/flights", ".status.snapshotSchedule.nextScheduleTime", upcoming)
     operator.wait_for_looks(2)
-    assert sorted(each["metadata"]["name"] for each in world.objects.list("collsnap")) == [
-        "flights-2",
-        "flights-3",
-    ]
+    left = {each["metadata"]["name"] for each in world.objects.list("collsnap")}
+    assert left == {names[2], names[3]}
+
+
+def test_a_status_that_somebody_wrote_deletes_no_files_of_another_snapshot(world: Any) -> None:
+    """With the collection gone, nothing but the status says where the files are."""
+    world.start("--spark-adapter=none")
+    others = out(world) / "of-another-job" / "attempt-1" / "_manifest.json"
+    others.parent.mkdir(parents=True)
+    others.write_text("{}")
+    world.apply(snapshot("forged", out(world), deletionPolicy="Delete"))
+    world.wait_stalled("collsnap/forged", "CollectionNotFound")
+    now = "2026-01-01T00:00:00Z"
+    status = {
+        "completionTime": now,
+        "collectionId": "c1",
+        "location": others.parent.as_uri(),
+        "job": {"jobId": "of-another-job", "attempt": 1, "state": "Done"},
+    }
+    world.kubectl(
+        *("patch", "collsnap/forged", "--subresource=status", "--type=merge"),
+        *("-p", json.dumps({"status": status})),
+    )
+    world.wait_ready("collsnap/forged")
+    world.delete("collsnap/forged")
+    assert others.exists()
+    (event,) = world.events("DeletionIncomplete")
+    assert "the record of where they are can't be read" in event["message"]

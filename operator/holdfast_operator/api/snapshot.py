@@ -70,6 +70,7 @@ class CollectionSnapshotStatus(Status):
     as_of: Frontier | None = Field(
         default=None, description="The time at which the collection is read, in milliseconds since 1970."
     )
+    collection_id: str | None = Field(default=None, description="Id of the collection that is read.")
     location: str | None = Field(
         default=None,
         description="URL of the folder that holds the snapshot and its manifest, once it is committed. For "

@@ -50,7 +50,7 @@ from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import named_by, of_s3
 from holdfast_operator.snapshots import plan as snapshot
 from holdfast_operator.snapshots.facts import CollectionState, SnapshotFacts
-from holdfast_operator.snapshots.status import above, folder_of
+from holdfast_operator.snapshots.status import folder_of, shown_folder
 from holdfast_operator.snapshots.steps import CancelApplication, RemoveFiles
 from holdfast_operator.sparkapps.adapter import NotInstalled, SparkAdapter
 from holdfast_operator.sparkapps.slots import Slots
@@ -297,8 +297,8 @@ class SnapshotHandler(Handler[SnapshotFacts]):
         folder, destination = None, None if seen.task is None else seen.task.destination
         if record is not None and "destination" in record.spec:
             folder = folder_of(str(record.spec["destination"]), record.job_id)
-        elif record is None and seen.shown.location is not None and seen.shown.table is None:
-            folder = above(seen.shown.location)
+        elif record is None:
+            folder = shown_folder(seen.shown, seen.slot)
         refusal = ""
         if seen.asks_to_delete and (place := folder or destination) is not None:
             bounds = Bounds(namespace, self._settings.data_dir, self._settings.allowed_locations)

@@ -15,6 +15,7 @@ import pytest
 from kubernetes.client import ApiClient
 
 from holdfast.collections import JobRecord, JobState, StorageController
+from holdfast.collections.record.jobs import job_id
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast_operator.api.names import FINALIZER, Kind
 from holdfast_operator.catalogs.claims import new_cache
@@ -42,6 +43,7 @@ from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status_writer import StatusWriter
 from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.jobs.course import shown_applications
+from holdfast_operator.jobs.snapshot import slot_of
 from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
@@ -742,6 +744,7 @@ def test_the_files_of_a_snapshot_are_deleted_only_with_the_credentials_of_its_ca
     storage = {"url": "s3://tenant/x", "credentialsSecretRef": {"name": "s3"}}
     secret = {"AWS_ACCESS_KEY_ID": "VEVOQU5U", "AWS_SECRET_ACCESS_KEY": "c2VjcmV0LTEyMzQ1Njc4"}
     used: list[Json | None] = []
+    own = job_id("c1", "snapshot", slot_of("u1"))
 
     class Folder:
         def __init__(self, _: str, credentials: Json | None) -> None:
@@ -754,7 +757,7 @@ def test_the_files_of_a_snapshot_are_deleted_only_with_the_credentials_of_its_ca
 
     def delete(spec: Json, *, has_secret: bool = True) -> str:
         """What the snapshot shows, or empty once it is gone."""
-        snapshot = {"name": "one", "namespace": "ns", "finalizers": [FINALIZER]}
+        snapshot = {"name": "one", "namespace": "ns", "uid": "u1", "finalizers": [FINALIZER]}
         world.cluster.put(catalog_path, {**catalog, "spec": {**catalog["spec"], "storage": storage, **spec}})
         world.cluster.objects.pop(SECRETS.path("ns", "s3"), None)
         if has_secret:
@@ -770,7 +773,8 @@ def test_the_files_of_a_snapshot_are_deleted_only_with_the_credentials_of_its_ca
                 },
                 "status": {
                     "completionTime": "2026-01-01T00:00:00Z",
-                    "location": "s3://tenant/out/job/attempt-1",
+                    "collectionId": "c1",
+                    "location": f"s3://tenant/out/{own}/attempt-1",
                 },
             },
         )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.collections import JobRecord, JobState
+from holdfast.collections.record.jobs import job_id
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.snapshot import CollectionSnapshotSpec, CollectionSnapshotStatus
 from holdfast_operator.api.spark import SparkTemplate
@@ -17,13 +18,14 @@ from holdfast_operator.jobs.snapshot import SnapshotView, slot_of
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, StartJob
 from holdfast_operator.snapshots.facts import CollectionState, SnapshotFacts
 from holdfast_operator.snapshots.plan import plan
-from holdfast_operator.snapshots.status import above, folder_of
+from holdfast_operator.snapshots.status import folder_of, shown_folder
 from holdfast_operator.snapshots.steps import CancelApplication, RemoveFiles
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-JOB = "7a0c2f3e-0000-5000-8000-000000000001"
+COLLECTION = "c1"
 SLOT = slot_of("u1")
+JOB = job_id(COLLECTION, "snapshot", SLOT)
 FOLDER = f"file:///out/{JOB}"
 SPEC = CollectionSnapshotSpec.model_validate(
     {"collectionRef": {"name": "flights"}, "destination": "file:///out"}
@@ -33,7 +35,7 @@ VIEW = SnapshotView(
     object_name="one",
     template=SparkTemplate(),
     reachable=True,
-    collection_id="c1",
+    collection_id=COLLECTION,
     upper=42,
     now=NOW,
 )
@@ -91,6 +93,7 @@ def test_one_that_is_committed_is_ready_and_needs_nothing_any_more() -> None:
     assert step.fields is not None
     assert dict(step.fields) == {
         "asOf": 41,
+        "collectionId": COLLECTION,
         "location": f"{FOLDER}/attempt-1",
         "rows": 7,
         "checksum": "00ff",
@@ -226,4 +229,29 @@ def test_a_deletion_without_a_store_waits_only_for_what_it_must_not_leave() -> N
 def test_the_folder_of_a_job_is_that_above_its_attempts(destination: str, folder: str) -> None:
     assert folder_of(destination, JOB) == folder
     before, mark, query = folder.partition("?")
-    assert above(f"{before}/attempt-2{mark}{query}") == folder
+    shown = CollectionSnapshotStatus(location=f"{before}/attempt-2{mark}{query}", collection_id=COLLECTION)
+    assert shown_folder(shown, SLOT) == folder
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"location": "file:///out"},
+        {"location": f"file:///out/{JOB}"},
+        {"location": f"file:///out/{JOB}/a/b"},
+        {"location": None},
+        {"collection_id": None},
+        {"collection_id": ""},
+        {"collection_id": "another"},
+        {"table": "lake.flights"},
+        # The folder of another snapshot.
+        {"location": f"file:///out/{job_id(COLLECTION, 'snapshot', 'object:another-uid')}/attempt-1"},
+    ],
+    ids=str,
+)
+def test_a_status_names_no_folder_but_that_of_its_own_job(change: dict[str, Any]) -> None:
+    """Others can write a status. The files of another snapshot must not be deleted because of that."""
+    shown = CollectionSnapshotStatus(location=f"file:///out/{JOB}/attempt-1", collection_id=COLLECTION)
+    assert shown_folder(shown, SLOT) == f"file:///out/{JOB}"
+    assert shown_folder(shown, "object:another-uid") is None
+    assert shown_folder(shown.model_copy(update=change), SLOT) is None
