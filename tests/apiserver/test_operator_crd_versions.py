@@ -43,7 +43,7 @@ FROZEN = Path(__file__).parents[1] / "unit" / "operator" / "api" / "frozen"
 COLLECTIONS = "holdfast.dev_storagecollections.yaml"
 NAMESPACE = "versions"
 EARLIER: Final = "04ffbe683e16fbe2ab8e70c92497b8990a550aa9"
-"""The commit that froze the CRDs. Once there is a release, it is that of the last one."""
+"""The commit that froze the CRDs first. Once there is a release, it is that of the last one."""
 BEFORE, UPGRADED, BACK = "before", "upgraded", "back"
 """The users of the API server that the operators of an upgrade and a rollback are."""
 LEASE: Final = (

@@ -1,103 +1,171 @@
-"""Checks the affinity of pods, which the CRDs don't describe because its schema is as large as all the rest.
+"""The affinity of pods, as in a pod's spec, with limits on everything.
 
-The fields are those of a pod's spec. `namespaces` and `namespaceSelector` are missing on purpose: pods that
-a resource asks for depend only on pods of its own namespace.
+The API server refuses what exceeds them, because it can hold an object in memory much more cheaply than a
+client that parses it. `namespaces` and `namespaceSelector` are missing on purpose: pods that a resource asks
+for depend only on pods of its own namespace.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints, model_validator
+
+from holdfast_operator.api.base import UNSEEN, ApiModel
 
 _MOST_BYTES: Final = 16 * 1024
-"""As JSON. The pods of a driver and of executors contain it, and the objects of jobs both of these."""
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True)
-
+"""As JSON. The pods of a driver and of executors contain it, and the objects of jobs both of these. A schema
+can't state a total, so the operator checks it."""
+_MOST_TERMS: Final = 8
+_MOST_REQUIREMENTS: Final = 4
+_MOST_VALUES: Final = 16
 
 _Weight = Annotated[int, Field(ge=1, le=100)]
-_Key = Annotated[str, Field(min_length=1, max_length=317)]
+_Key = Annotated[str, StringConstraints(min_length=1, max_length=317)]
+_Value = Annotated[str, StringConstraints(max_length=63)]
+_Values = Annotated[tuple[_Value, ...], Field(max_length=_MOST_VALUES)]
+_Keys = Annotated[tuple[_Key, ...], Field(max_length=_MOST_REQUIREMENTS)]
 
 
-class _NodeRequirement(_Strict):
-    key: _Key
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
-    values: tuple[str, ...] = ()
+class NodeRequirement(ApiModel):
+    """What a label of a node must be."""
 
-
-class _NodeTerm(_Strict):
-    match_expressions: tuple[_NodeRequirement, ...] = ()
-    match_fields: tuple[_NodeRequirement, ...] = ()
-
-
-class _NodeSelector(_Strict):
-    node_selector_terms: tuple[_NodeTerm, ...] = Field(min_length=1)
-
-
-class _PreferredNodes(_Strict):
-    weight: _Weight
-    preference: _NodeTerm
-
-
-class _NodeAffinity(_Strict):
-    required: _NodeSelector | None = Field(
-        default=None, alias="requiredDuringSchedulingIgnoredDuringExecution"
+    key: _Key = Field(description="Name of the label.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = Field(
+        description="How the label is compared."
     )
-    preferred: tuple[_PreferredNodes, ...] = Field(
-        default=(), alias="preferredDuringSchedulingIgnoredDuringExecution"
+    values: _Values = Field(default=(), description="What it is compared with.")
+
+
+class NodeField(ApiModel):
+    """What a field of a node must be."""
+
+    key: Literal["metadata.name"] = Field(description="Name of the field.")
+    operator: Literal["In", "NotIn"] = Field(description="How the field is compared.")
+    values: tuple[Annotated[str, StringConstraints(max_length=253)], ...] = Field(
+        min_length=1, max_length=1, description="Name of the node."
     )
 
 
-class _LabelRequirement(_Strict):
-    key: _Key
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: tuple[str, ...] = ()
+class NodeTerm(ApiModel):
+    """Nodes that meet all requirements."""
 
-
-class _LabelSelector(_Strict):
-    match_labels: dict[str, str] = {}
-    match_expressions: tuple[_LabelRequirement, ...] = ()
-
-
-class _PodTerm(_Strict):
-    topology_key: _Key
-    label_selector: _LabelSelector | None = None
-    match_label_keys: tuple[str, ...] = ()
-    mismatch_label_keys: tuple[str, ...] = ()
-
-
-class _PreferredPods(_Strict):
-    weight: _Weight
-    pod_affinity_term: _PodTerm
-
-
-class _PodAffinity(_Strict):
-    required: tuple[_PodTerm, ...] = Field(default=(), alias="requiredDuringSchedulingIgnoredDuringExecution")
-    preferred: tuple[_PreferredPods, ...] = Field(
-        default=(), alias="preferredDuringSchedulingIgnoredDuringExecution"
+    match_expressions: tuple[NodeRequirement, ...] = Field(
+        default=(), max_length=_MOST_REQUIREMENTS, description="Requirements of labels."
+    )
+    match_fields: tuple[NodeField, ...] = Field(
+        default=(), max_length=_MOST_REQUIREMENTS, description="Requirements of fields."
     )
 
 
-class _Affinity(_Strict):
-    node_affinity: _NodeAffinity | None = None
-    pod_affinity: _PodAffinity | None = None
-    pod_anti_affinity: _PodAffinity | None = None
+class NodeSelector(ApiModel):
+    """Nodes of any of the terms."""
+
+    node_selector_terms: tuple[NodeTerm, ...] = Field(
+        min_length=1, max_length=_MOST_TERMS, description="Terms, of which a node must meet one."
+    )
 
 
-def checked_affinity(affinity: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the affinity. Raises `ValueError` if it isn't one that a pod of a job can have."""
-    size = len(json.dumps(affinity, separators=(",", ":")).encode())
-    if size > _MOST_BYTES:
-        raise ValueError(f"must be at most {_MOST_BYTES:,} bytes as JSON, not {size:,}")
-    try:
-        _Affinity.model_validate(affinity)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        reason = "unknown or not allowed" if first["type"] == "extra_forbidden" else first["msg"]
-        raise ValueError(f"{path}: {reason}") from None
-    return affinity
+class PreferredNodes(ApiModel):
+    """Nodes that are better than others."""
+
+    weight: _Weight = Field(description="How much better, from 1 to 100.")
+    preference: NodeTerm = Field(description="The nodes.")
+
+
+class NodeAffinity(ApiModel):
+    """The nodes of the pods."""
+
+    required: NodeSelector | None = Field(
+        default=None,
+        alias="requiredDuringSchedulingIgnoredDuringExecution",
+        description="Nodes that the pods may run on.",
+    )
+    preferred: tuple[PreferredNodes, ...] = Field(
+        default=(),
+        max_length=_MOST_TERMS,
+        alias="preferredDuringSchedulingIgnoredDuringExecution",
+        description="Nodes that are better than others.",
+    )
+
+
+class LabelRequirement(ApiModel):
+    """What a label of a pod must be."""
+
+    key: _Key = Field(description="Name of the label.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(
+        description="How the label is compared."
+    )
+    values: _Values = Field(default=(), description="What it is compared with.")
+
+
+class LabelSelector(ApiModel):
+    """Pods that meet all requirements."""
+
+    match_labels: dict[_Key, _Value] = Field(
+        default={},
+        description="Labels that the pods must have.",
+        json_schema_extra={"maxProperties": _MOST_REQUIREMENTS} | UNSEEN,
+    )
+    match_expressions: tuple[LabelRequirement, ...] = Field(
+        default=(), max_length=_MOST_REQUIREMENTS, description="Requirements of labels."
+    )
+
+
+class PodTerm(ApiModel):
+    """Other pods, and the places that they are in."""
+
+    topology_key: _Key = Field(description="Label of nodes. Nodes with the same value are one place.")
+    label_selector: LabelSelector | None = Field(default=None, description="The other pods.")
+    match_label_keys: _Keys = Field(
+        default=(), description="Labels in which the other pods must be like the pod."
+    )
+    mismatch_label_keys: _Keys = Field(
+        default=(), description="Labels in which the other pods must differ from the pod."
+    )
+
+
+class PreferredPods(ApiModel):
+    """Other pods near which, or far from which, a pod is better placed."""
+
+    weight: _Weight = Field(description="How much better, from 1 to 100.")
+    pod_affinity_term: PodTerm = Field(description="The other pods.")
+
+
+class PodAffinity(ApiModel):
+    """Other pods of the namespace."""
+
+    required: tuple[PodTerm, ...] = Field(
+        default=(),
+        max_length=_MOST_TERMS,
+        alias="requiredDuringSchedulingIgnoredDuringExecution",
+        description="What must hold when a pod is placed.",
+    )
+    preferred: tuple[PreferredPods, ...] = Field(
+        default=(),
+        max_length=_MOST_TERMS,
+        alias="preferredDuringSchedulingIgnoredDuringExecution",
+        description="What is better.",
+    )
+
+
+class Affinity(ApiModel):
+    """Rules for the nodes that pods run on."""
+
+    node_affinity: NodeAffinity | None = Field(default=None, description="The nodes of the pods.")
+    pod_affinity: PodAffinity | None = Field(
+        default=None, description="Pods of the same namespace to be near to."
+    )
+    pod_anti_affinity: PodAffinity | None = Field(
+        default=None, description="Pods of the same namespace to be far from."
+    )
+
+    def in_pod(self) -> dict[str, Any]:
+        """Returns it as in a pod's spec."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        size = len(json.dumps(self.in_pod(), separators=(",", ":")).encode())
+        if size > _MOST_BYTES:
+            raise ValueError(f"must be at most {_MOST_BYTES:,} bytes as JSON, not {size:,}")
+        return self

@@ -62,36 +62,39 @@ def frontier(time: int) -> int | Literal["closed"]:
     return "closed" if time >= CLOSED else time
 
 
-def _matches(pattern: str, message: str) -> tuple[str, str]:
-    """A CEL rule for a text with a pattern, as `validations` takes it. `message` says what the text must be.
+def matches(pattern: str, message: str) -> tuple[str, str]:
+    """Returns a CEL rule for a text with a pattern, as `validations` takes it.
 
-    The API server's own message for a `pattern` shows only the expression.
+    `message` says what the text must be. The API server's own message for a `pattern` shows only the
+    expression.
     """
     return f"self.matches('{pattern}')", message
 
 
-def _check(pattern: str, message: str) -> AfterValidator:
-    def check(text: str) -> str:
+def check(pattern: str, message: str) -> AfterValidator:
+    """Returns the validator of the model for the rule `matches`."""
+
+    def checked(text: str) -> str:
         if re.fullmatch(pattern, text) is None:
             raise ValueError(message)
         return text
 
-    return AfterValidator(check)
+    return AfterValidator(checked)
 
 
 _PERIOD: Final = r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$"
 _NO_PERIOD: Final = "must be a number with ms, s, m, h or d, such as 90s, 12h or 7d"
 Period = Annotated[
     str,
-    Field(max_length=16, json_schema_extra=validations(_matches(_PERIOD, _NO_PERIOD))),
-    _check(_PERIOD, _NO_PERIOD),
+    Field(max_length=16, json_schema_extra=validations(matches(_PERIOD, _NO_PERIOD))),
+    check(_PERIOD, _NO_PERIOD),
 ]
 """A span of time as people write it: 90s, 12h, 7d."""
 
 _UUID: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _NO_UUID: Final = "must be a UUID in lower case, such as 4f2c1f0a-7a3d-4a52-9d55-0c8f5f6b1e2d"
-IS_UUID: Final = _matches(_UUID, _NO_UUID)
-Uuid = Annotated[str, Field(max_length=36, json_schema_extra=validations(IS_UUID)), _check(_UUID, _NO_UUID)]
+IS_UUID: Final = matches(_UUID, _NO_UUID)
+Uuid = Annotated[str, Field(max_length=36, json_schema_extra=validations(IS_UUID)), check(_UUID, _NO_UUID)]
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -129,13 +132,13 @@ IntOrText = Annotated[str, BeforeValidator(lambda value: str(value) if type(valu
 Quantity = Annotated[
     IntOrText,
     StringConstraints(pattern=_QUANTITY),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": _QUANTITY, "minimum": 1}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": _QUANTITY, "maxLength": 14, "minimum": 1}),
 ]
 """A number of bytes, as Kubernetes writes it: 512Mi, 20Gi, or a plain number."""
 QuantityOrZero = Annotated[
     IntOrText,
     StringConstraints(pattern=_OR_ZERO),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": _OR_ZERO, "minimum": 0}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": _OR_ZERO, "maxLength": 14, "minimum": 0}),
 ]
 
 

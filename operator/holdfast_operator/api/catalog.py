@@ -30,6 +30,7 @@ from holdfast_operator.api.catalog_source import (
     CatalogStorage,
 )
 from holdfast_operator.api.names import Kind
+from holdfast_operator.api.settings import SettingName
 from holdfast_operator.api.spark import SparkTemplate
 
 _SAME_STORAGE = (
@@ -108,7 +109,7 @@ class CatalogBootstrap(ApiModel):
         description="Sizes of the first cluster's replicas r1, r2, ..., in the database's own terms.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
-    system_configurations: dict[str, SettingText] = Field(
+    system_configurations: dict[SettingName, SettingText] = Field(
         default={},
         description="System configurations to set, by name.",
         json_schema_extra={"maxProperties": MAX_OBJECTS},

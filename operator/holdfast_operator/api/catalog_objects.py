@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from holdfast_operator.api.base import ApiModel, validations
+from holdfast_operator.api.settings import SettingName
 
 MAX_OBJECTS = 256
 _RESERVED = "holdfast_"
@@ -17,6 +18,11 @@ _NAME = Field(
     ),
 )
 _BY_NAME: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+MAX_SCHEMAS = 1024
+_FEW_SCHEMAS = (
+    f"self.map(d, has(d.schemas) ? size(d.schemas) : 0).sum() <= {MAX_SCHEMAS}",
+    f"at most {MAX_SCHEMAS} schemas in all databases",
+)
 SettingText = Annotated[str, Field(max_length=4096)]
 
 
@@ -65,7 +71,7 @@ class CatalogObjects(ApiModel):
         max_length=MAX_OBJECTS,
         description="Databases. If you remove a database from the list, the operator drops it, unless "
         "somebody else created the database or something in it.",
-        json_schema_extra=_BY_NAME,
+        json_schema_extra=_BY_NAME | validations(_FEW_SCHEMAS),
     )
     roles: tuple[DeclaredRole, ...] = Field(
         default=(),
@@ -81,7 +87,7 @@ class CatalogObjects(ApiModel):
         "else created the cluster or one of its replicas.",
         json_schema_extra=_BY_NAME,
     )
-    system_configurations: dict[str, SettingText] = Field(
+    system_configurations: dict[SettingName, SettingText] = Field(
         default={},
         description="System configurations by name. If you remove a configuration, the operator resets it, "
         "unless somebody else set or changed it. Don't put secrets here: everybody who can read the resource "

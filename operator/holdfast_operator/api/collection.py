@@ -38,7 +38,7 @@ from holdfast_operator.api.rendition import (
     HoldStatus,
     RenditionStatus,
 )
-from holdfast_operator.api.settings import ICEBERG
+from holdfast_operator.api.settings import ICEBERG, SettingName
 from holdfast_operator.api.source import (
     SOURCE_RULES,
     CollectionSource,
@@ -128,7 +128,7 @@ class IcebergTable(ApiModel):
         "collection alone: a table that contains other rows is refused.",
     )
     properties: Annotated[
-        dict[str, Annotated[str, Field(max_length=2048)]], AfterValidator(ICEBERG.taken)
+        dict[SettingName, Annotated[str, Field(max_length=2048)]], AfterValidator(ICEBERG.taken)
     ] = Field(
         default={},
         description="Options with which pyiceberg opens the catalog: type, uri, warehouse, s3.endpoint, ... "

@@ -60,7 +60,9 @@ class CollectionHandover(ApiModel):
         "`to` names it. At: at the first possible time at or after `at`.",
     )
     at: datetime | None = Field(
-        default=None, description="With policy At: the earliest time of the handover (RFC 3339)."
+        default=None,
+        description="With policy At: the earliest time of the handover (RFC 3339).",
+        json_schema_extra={"maxLength": 64},
     )
     to: str | None = Field(
         default=None,

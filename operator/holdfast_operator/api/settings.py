@@ -8,10 +8,15 @@ Invariants
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from holdfast_operator.api.base import validations
 from holdfast_operator.api.urls import SHORT, TELLING
+
+SettingName = Annotated[str, Field(max_length=256)]
+"""The name of a setting in a map."""
 
 
 @dataclass(frozen=True, slots=True)

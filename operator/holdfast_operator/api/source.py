@@ -63,6 +63,29 @@ _KNOWN_SECURITY: Final = (f"self.all(k, k in [{_SETTINGS}])", _ONLY_THESE)
 _NO_SECRETS: Final = no_secrets("put them into a Secret, and name it in secretRef")
 
 
+_START: Final[dict[str, Any]] = {
+    "x-kubernetes-preserve-unknown-fields": True,
+    "maxLength": 8,
+    "maxProperties": 1,
+    "maxItems": 0,
+    "anyOf": [
+        {"enum": ["Earliest", "Latest"]},
+        {"required": ["timestamp"]},
+        {"required": ["offsets"]},
+    ],
+    "properties": {
+        "timestamp": {"type": "string", "description": "A time (RFC 3339).", "maxLength": 64},
+        "offsets": {
+            "type": "object",
+            "description": "An offset for each partition.",
+            "maxProperties": 4096,
+            "additionalProperties": {"type": "integer", "format": "int64", "minimum": 0},
+        },
+    },
+}
+"""A text or an object, so Kubernetes allows no type, and no rules. The limits leave only small values."""
+
+
 def _secret_ref(what: str, keys: tuple[str, ...]) -> Any:
     text = f"A Secret {what}. The job's pods get these keys of it as files: {', '.join(keys)}."
     return Field(default=None, description=text)
@@ -84,7 +107,7 @@ class KafkaSource(ApiModel):
         description="Name of the topic. Immutable.",
         json_schema_extra=validations(_FIXED),
     )
-    start: Annotated[Any, WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True})] = Field(
+    start: Annotated[Any, WithJsonSchema(_START)] = Field(
         default="Earliest",
         description="Where to begin: Earliest, Latest, {timestamp: 2026-01-31T00:00:00Z} or "
         "{offsets: {0: 17}}. It is decided once, with the first step.",
@@ -145,6 +168,7 @@ class FilesSource(ApiModel):
     forget_after: str = Field(
         default="30d",
         pattern=r"^[0-9]{1,9}(ms|s|m|h|d)$",
+        max_length=11,
         description="How long a file that was read may be missing before it is forgotten. A forgotten file "
         "that comes back is read again. 0s: never.",
     )
@@ -179,6 +203,7 @@ class PostgresSource(ApiModel):
     slot: str | None = Field(
         default=None,
         pattern=r"^[a-z0-9_]{1,45}$",
+        max_length=45,
         description="Prefix of the names of replication slots. The default is derived from the collection.",
     )
     on_reset: Literal["Stall", "NewEpoch"] = Field(
@@ -189,6 +214,7 @@ class PostgresSource(ApiModel):
     password_env: str | None = Field(
         default=None,
         pattern=_ENV,
+        max_length=128,
         description="Environment variable with the password, which spark.envSecretRef sets.",
     )
     password_file: str | None = Field(
@@ -226,7 +252,7 @@ class SourceCollection(ApiModel):
         description="Where the collection begins: with the earliest readable time of the source, or with the "
         "latest. It is decided once.",
     )
-    columns: dict[str, Annotated[str, Field(max_length=128)]] = Field(
+    columns: dict[Annotated[str, Field(max_length=16)], Annotated[str, Field(max_length=128)]] = Field(
         default={},
         description="Columns that contain the parts of a message, by part: value, key, partition, position "
         "and timestamp. The default is the column with the name of the part.",
@@ -271,6 +297,7 @@ class AvroRegistry(ApiModel):
     password_env: str | None = Field(
         default=None,
         pattern=_ENV,
+        max_length=128,
         description="Environment variable with the user's password, which spark.envSecretRef sets.",
     )
     password_file: str | None = Field(
@@ -333,6 +360,7 @@ class SourceRun(ApiModel):
     progress_interval: str = Field(
         default="60s",
         pattern=r"^[0-9]{1,9}(ms|s|m|h|d)$",
+        max_length=11,
         description="How often a step without new messages moves upper, so that readers know that there is "
         "nothing new. 0s: never.",
     )

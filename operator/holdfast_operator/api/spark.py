@@ -10,19 +10,21 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, model_validator
 
-from holdfast_operator.api.affinity import checked_affinity
+from holdfast_operator.api.affinity import Affinity
 from holdfast_operator.api.base import (
     UNSEEN,
     ApiModel,
     Duration,
     LocalReference,
     between,
+    check,
+    matches,
     seconds,
     validations,
 )
-from holdfast_operator.api.settings import SPARK_CONF
+from holdfast_operator.api.settings import SPARK_CONF, SettingName
 
 _MEMORY: Final = r"^[1-9][0-9]{0,6}(Mi|Gi|Ti)$"
 _MIB: Final = {"Mi": 1, "Gi": 1 << 10, "Ti": 1 << 20}
@@ -144,16 +146,45 @@ class SparkExecutors(ApiModel):
     )
 
 
+_NEEDS_KEY: Final = "operator Equal needs a key; use Exists to tolerate any taint"
+_TAKES_NO_VALUE: Final = "operator Exists takes no value"
+_NEEDS_EFFECT: Final = "tolerationSeconds needs the effect NoExecute"
+_TAINT: Final = f"^$|{_LABEL_NAME}", "must be the key of a taint, like example.com/name"
+_TAINT_VALUE: Final = (
+    _LABEL_VALUE,
+    "must be the value of a taint: letters, digits, dashes, underscores and dots",
+)
+
+
 class SparkToleration(ApiModel):
     """A node taint that pods tolerate, as in a pod's spec."""
 
-    key: str | None = Field(
-        default=None, max_length=316, description="The taint's key. The default matches any key."
+    model_config = ConfigDict(
+        json_schema_extra=validations(
+            ("self.operator != 'Equal' || (has(self.key) && self.key != '')", _NEEDS_KEY),
+            ("self.operator != 'Exists' || !has(self.value) || self.value == ''", _TAKES_NO_VALUE),
+            (
+                "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+                _NEEDS_EFFECT,
+            ),
+        )
+    )
+
+    key: Annotated[str, check(*_TAINT)] | None = Field(
+        default=None,
+        max_length=_MAX_NAME,
+        description="The taint's key. The default matches any key.",
+        json_schema_extra=validations(matches(*_TAINT)),
     )
     operator: Literal["Exists", "Equal"] = Field(
         default="Equal", description="Equal: the taint's value must be equal. Exists: any value matches."
     )
-    value: str | None = Field(default=None, max_length=63, description="The taint's value.")
+    value: Annotated[str, check(*_TAINT_VALUE)] | None = Field(
+        default=None,
+        max_length=_MAX_LABEL,
+        description="The taint's value.",
+        json_schema_extra=validations(matches(*_TAINT_VALUE)),
+    )
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default=None, description="The taint's effect. The default matches any effect."
     )
@@ -166,21 +197,35 @@ class SparkToleration(ApiModel):
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
-        """Refuse what the API server refuses in a pod: a spec is checked before a job begins."""
+        """Refuses what no pod may have, in objects from before the API server had these rules."""
         if self.operator == "Equal" and not self.key:
-            raise ValueError("operator Equal needs a key; use Exists to tolerate any taint")
+            raise ValueError(_NEEDS_KEY)
         if self.operator == "Exists" and self.value:
-            raise ValueError("operator Exists takes no value")
+            raise ValueError(_TAKES_NO_VALUE)
         if self.toleration_seconds is not None and self.effect != "NoExecute":
-            raise ValueError("tolerationSeconds needs the effect NoExecute")
+            raise ValueError(_NEEDS_EFFECT)
         return self
+
+
+OWN_VOLUMES: Final = "holdfast-"
+"""How the names of the operator's own volumes begin."""
+_FREE_NAME: Final = f"volume names that begin with {OWN_VOLUMES} are reserved"
+
+
+def _free(name: str) -> str:
+    if name.startswith(OWN_VOLUMES):
+        raise ValueError(_FREE_NAME)
+    return name
 
 
 class SparkVolume(ApiModel):
     """A volume to mount in every pod of a job."""
 
-    name: str = Field(
-        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63, description="Name of the volume."
+    name: Annotated[str, AfterValidator(_free)] = Field(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        max_length=63,
+        description="Name of the volume. Names that begin with holdfast- are reserved.",
+        json_schema_extra=validations((f"!self.startsWith('{OWN_VOLUMES}')", _FREE_NAME)),
     )
     # No `$`: see SparkTemplate.image.
     mount_path: str = Field(pattern=r"^/[^$]*$", max_length=1024, description="Path to mount it at.")
@@ -229,13 +274,6 @@ class SparkPodSecurity(ApiModel):
     )
 
 
-Affinity = Annotated[
-    Mapping[str, Any],
-    AfterValidator(checked_affinity),
-    WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
-]
-
-
 class SparkPod(ApiModel):
     """The driver pod and the executor pods."""
 
@@ -265,7 +303,8 @@ class SparkPod(ApiModel):
     affinity: Affinity | None = Field(
         default=None,
         description="Rules for the nodes that pods run on: nodeAffinity, podAffinity and podAntiAffinity as "
-        "in a pod's spec, but without namespaces and namespaceSelector.",
+        "in a pod's spec, but without namespaces and namespaceSelector. At most 16 KiB as JSON, 8 terms in a "
+        "list, 4 requirements in a term and 16 values in a requirement.",
     )
     scheduler_name: str | None = Field(
         default=None,
@@ -317,7 +356,9 @@ class SparkMetadata(ApiModel):
     )
 
 
-SparkConf = Annotated[dict[str, Annotated[str, Field(max_length=2048)]], AfterValidator(SPARK_CONF.taken)]
+SparkConf = Annotated[
+    dict[SettingName, Annotated[str, Field(max_length=2048)]], AfterValidator(SPARK_CONF.taken)
+]
 
 
 def _spark_conf(most: int) -> Any:

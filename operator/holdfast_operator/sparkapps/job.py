@@ -211,7 +211,7 @@ def _pod(launch: Launch) -> Json:
     secrets, mounts = secret_volumes(launch)
     volumes = template.pod.volumes
     if not any(each.mount_path.rstrip("/") == TMP for each in volumes):
-        volumes = (*volumes, SparkVolume(name=TMP_VOLUME, mount_path=TMP))
+        volumes = (*volumes, SparkVolume.model_construct(name=TMP_VOLUME, mount_path=TMP))
     cpu = template.spark_conf.get("spark.kubernetes.driver.request.cores", str(cores))
     return {
         "restartPolicy": "Never",

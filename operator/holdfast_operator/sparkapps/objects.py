@@ -24,7 +24,7 @@ from holdfast_operator.api.names import (
     MANAGED_BY,
     Kind,
 )
-from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.api.spark import OWN_VOLUMES, SparkTemplate
 from holdfast_operator.engine.followed import METADATA, Fields
 from holdfast_operator.engine.kube import (
     AdmissionDenied,
@@ -82,7 +82,7 @@ MANAGED: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 """The label selector for the applications of all objects."""
 TMP: Final = "/tmp"  # noqa: S108 - the pod's own
 """The folder for data of Spark and Python that doesn't fit into memory, and the working directory."""
-TMP_VOLUME: Final = "holdfast-tmp"
+TMP_VOLUME: Final = f"{OWN_VOLUMES}tmp"
 """The volume of `TMP`, unless the template has one there."""
 _GROUP: Final = 65532
 """The group of the image's user."""
@@ -322,11 +322,11 @@ def secret_volumes(launch: Launch, *, is_driver: bool = True) -> tuple[list[Json
         mounts.append({"name": name, "mountPath": folder, "readOnly": True})
 
     if launch.store_keys is not None:
-        add("holdfast-store-keys", launch.store_keys, STORE_KEYS_FOLDER, is_optional=False)
+        add(f"{OWN_VOLUMES}store-keys", launch.store_keys, STORE_KEYS_FOLDER, is_optional=False)
     for index, each in enumerate(launch.files):
         if each.shared or is_driver:
             # The name of a Secret may have dots, which the name of a volume may not.
-            add(f"holdfast-secret-{index}", each, f"{SECRETS_FOLDER}/{each.name}", is_optional=True)
+            add(f"{OWN_VOLUMES}secret-{index}", each, f"{SECRETS_FOLDER}/{each.name}", is_optional=True)
     return volumes, mounts
 
 
@@ -342,8 +342,8 @@ def pod_fields(template: SparkTemplate) -> Json:
     fields: Json = {"securityContext": _pod_security(template)}
     if pod.tolerations:
         fields["tolerations"] = [_dumped(each) for each in pod.tolerations]
-    if pod.affinity:
-        fields["affinity"] = dict(pod.affinity)
+    if pod.affinity is not None and (affinity := pod.affinity.in_pod()):
+        fields["affinity"] = affinity
     if pod.scheduler_name is not None:
         fields["schedulerName"] = pod.scheduler_name
     if pod.priority_class_name is not None:

@@ -1,5 +1,6 @@
 """The CRDs in crds/ match the models, and have the shape that users rely on."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,8 @@ def test_kubectl_get_tells_the_story(model: Any, short: list[str], columns: list
 @pytest.mark.parametrize("model", generate.RESOURCES)
 def test_every_field_is_described_and_structural(model: Any) -> None:
     def walk(node: dict[str, Any], path: str) -> list[str]:
-        wrong = [path] if {"$ref", "anyOf", "allOf", "title"} & set(node) else []
+        untyped = "x-kubernetes-preserve-unknown-fields" in node
+        wrong = [path] if {"$ref", "allOf", "title", *(() if untyped else ("anyOf",))} & set(node) else []
         if not {"type", "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"} & set(node):
             wrong.append(f"{path}: no type")
         for name, child in node.get("properties", {}).items():
@@ -144,6 +146,74 @@ def test_every_field_is_described_and_structural(model: Any) -> None:
 
     for part in ("spec", "status"):
         assert walk(schema(model)["properties"][part], part) == []
+
+
+UNTYPED = ("maxLength", "maxItems", "maxProperties", "anyOf")
+"""What bounds a field that may be a text or an object. `anyOf` says which texts and which fields."""
+
+
+def unbounded(node: dict[str, Any], path: str, *, may_have_rules: bool = True) -> list[str]:
+    """The parts of a schema that can have any size. An object without fields gets none from the API server.
+
+    Within a field without a type there can be no rules, so the keys of a map there have no limit.
+    """
+    rules = " ".join(each["rule"] for each in node.get("x-kubernetes-validations", ()))
+    match node:
+        case {"x-kubernetes-preserve-unknown-fields": True}:
+            wrong = [path] if not set(UNTYPED) <= set(node) else []
+            may_have_rules = False
+        case {"x-kubernetes-int-or-string": True} | {"type": "string"}:
+            wrong = [path] if not {"maxLength", "enum"} & set(node) else []
+        case {"type": "array"}:
+            wrong = [path] if "maxItems" not in node else []
+        case {"type": "object", "additionalProperties": _}:
+            wrong = [path] if "maxProperties" not in node else []
+            if may_have_rules and not re.search(r"size\(k\) <= \d|k in \[", rules):
+                wrong.append(f"{path}: its keys")
+        case _:
+            wrong = []
+    for name, child in node.get("properties", {}).items():
+        wrong += unbounded(child, f"{path}.{name}", may_have_rules=may_have_rules)
+    for key in ("items", "additionalProperties"):
+        wrong += unbounded(node[key], f"{path}[]") if key in node else []
+    return wrong
+
+
+@pytest.mark.parametrize("model", generate.RESOURCES)
+def test_every_field_that_users_write_has_a_limit(model: Any) -> None:
+    assert unbounded(schema(model)["properties"]["spec"], "spec") == []
+
+
+MAP = {"type": "object", "maxProperties": 1, "additionalProperties": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        ({"type": "string"}, [".a"]),
+        ({"type": "string", "pattern": "^a*$"}, [".a"]),
+        ({"type": "string", "maxLength": 1}, []),
+        ({"x-kubernetes-int-or-string": True}, [".a"]),
+        ({"type": "array", "items": {"type": "string"}, "maxItems": 1}, [".a[]"]),
+        ({"type": "array", "items": {"type": "integer"}}, [".a"]),
+        (MAP, [".a: its keys"]),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, [".a", ".a: its keys"]),
+        (MAP | {"x-kubernetes-validations": [{"rule": "self.all(k, size(k) <= 9)"}]}, []),
+        ({"x-kubernetes-preserve-unknown-fields": True}, [".a"]),
+        ({"type": "object", "x-kubernetes-preserve-unknown-fields": True, "maxProperties": 1}, [".a"]),
+    ],
+)
+def test_a_field_without_a_limit_is_found(node: dict[str, Any], found: list[str]) -> None:
+    assert unbounded({"type": "object", "properties": {"a": node}}, "") == found
+
+
+MOST_APPLIED = 262_144
+"""The most bytes of the annotation in which `kubectl apply` keeps what it applied."""
+
+
+@pytest.mark.parametrize("model", generate.RESOURCES)
+def test_kubectl_can_apply_a_crd(model: Any) -> None:
+    assert len(json.dumps(generate.custom_resource_definition(model))) < MOST_APPLIED
 
 
 @pytest.mark.parametrize("model", generate.RESOURCES)

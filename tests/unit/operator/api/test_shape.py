@@ -18,8 +18,9 @@ from holdfast_operator.api import generate
 Schema = Mapping[str, Any]
 
 FROZEN: Final = Path(__file__).with_name("frozen")
-SPEC_LEAVES = {"Catalog": 74, "CatalogMigration": 9, "StorageCollection": 188, "CollectionSnapshot": 19}
-"""More leaves need a reason, because a user must find a field in the output of `kubectl explain`."""
+SPEC_LEAVES = {"Catalog": 116, "CatalogMigration": 9, "StorageCollection": 231, "CollectionSnapshot": 19}
+"""More leaves need a reason, because a user must find a field in the output of `kubectl explain`. A Catalog
+and a StorageCollection have 42 of an affinity each, which users know from pods."""
 LIMITS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     **dict.fromkeys(("minimum", "minLength", "minItems", "minProperties"), int.__gt__),
     **dict.fromkeys(("maximum", "maxLength", "maxItems", "maxProperties"), int.__lt__),

@@ -12,6 +12,17 @@ from holdfast_operator.sparkapps.limits import QUEUES, TemplateLimits
 COLLECTION = {"catalogRef": {"name": "demo"}, "columns": [{"name": "id", "type": "int64"}]}
 RESERVED = "names that Kubernetes, Spark or Holdfast use"
 ZONES = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
+LARGE = {
+    "preferredDuringSchedulingIgnoredDuringExecution": [
+        {
+            "weight": 1,
+            "preference": {
+                "matchExpressions": [{"key": "zone", "operator": "In", "values": ["z" * 63] * 16}] * 4
+            },
+        }
+    ]
+    * 8
+}
 SPREAD = {"preferredDuringSchedulingIgnoredDuringExecution": []}
 
 
@@ -63,7 +74,8 @@ def test_maps_are_merged_by_key_and_lists_are_replaced() -> None:
     assert found.spark_conf == {"spark.sql.a": "1", "spark.sql.b": "2"}
     assert found.pod.node_selector == {"disk": "ssd", "zone": "a"}
     assert found.pod.tolerations == ()
-    assert found.pod.affinity == {"nodeAffinity": ZONES, "podAntiAffinity": SPREAD}
+    assert found.pod.affinity is not None
+    assert found.pod.affinity.in_pod() == {"nodeAffinity": ZONES, "podAntiAffinity": SPREAD}
     assert [each.name for each in found.pod.image_pull_secrets] == ["registry"]
 
 
@@ -112,10 +124,16 @@ def test_a_setting_can_move_between_parts_without_another_template() -> None:
         ({"pod": {"securityContext": {"runAsUser": 0}}}, "securityContext.runAsUser"),
         ({"pod": {"securityContext": {"privileged": True}}}, "securityContext.privileged: unknown"),
         (
-            {"pod": {"affinity": {"nodeAffinity": {"required": {}}}}},
-            "nodeAffinity.required: unknown",
+            {"pod": {"affinity": {"nodeAffinity": {"forbidden": {}}}}},
+            "nodeAffinity.forbidden: unknown",
         ),
-        ({"pod": {"affinity": {"x": ["a"] * 5000}}}, "must be at most 16,384 bytes as JSON, not 20,00"),
+        ({"pod": {"affinity": {"nodeAffinity": LARGE}}}, "must be at most 16,384 bytes as JSON, not 35,"),
+        ({"pod": {"tolerations": [{"key": "a b", "operator": "Exists"}]}}, "must be the key of a taint"),
+        ({"pod": {"tolerations": [{"key": "a", "value": "b c"}]}}, "must be the value of a taint"),
+        (
+            {"pod": {"volumes": [{"name": "holdfast-store-keys", "mountPath": "/a"}]}},
+            "volume names that begin with holdfast- are reserved",
+        ),
         (
             {
                 "pod": {
@@ -128,7 +146,7 @@ def test_a_setting_can_move_between_parts_without_another_template() -> None:
                     }
                 }
             },
-            "0.namespaceSelector: unknown or not allowed",
+            "0.namespaceSelector: unknown",
         ),
     ],
 )
