@@ -5,8 +5,10 @@ served, its resources are unknown, and the deletion waits until the kind is serv
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, TypeVar
 
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.migration import AT_REST
@@ -19,6 +21,7 @@ from holdfast_operator.engine.steps import Settle
 from holdfast_operator.jobs.course import shown_running
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -40,33 +43,39 @@ class Dependent:
 
 async def collections_of(kube: Kube, catalog: ObjectKey) -> tuple[Dependent, ...]:
     """Returns the collections that refer to the Catalog, by name."""
-    found = await _referring(kube, catalog, Kind.STORAGE_COLLECTION)
-    return tuple(sorted(map(_dependent, found)))
+    return tuple(sorted(await _referring(kube, catalog, Kind.STORAGE_COLLECTION, _dependent)))
 
 
 async def unfinished_migrations(kube: Kube, catalog: ObjectKey) -> tuple[str, ...]:
     """Returns the names of the Catalog's migrations that are not finished."""
-    found = await _referring(kube, catalog, Kind.CATALOG_MIGRATION)
-    return tuple(sorted(body["metadata"]["name"] for body in found if not _is_over(body)))
+    found = await _referring(kube, catalog, Kind.CATALOG_MIGRATION, _unfinished)
+    return tuple(sorted(name for name in found if name))
 
 
-async def _referring(kube: Kube, catalog: ObjectKey, kind: Kind) -> list[Json]:
+async def _referring(kube: Kube, catalog: ObjectKey, kind: Kind, keep: Callable[[Json], T]) -> list[T]:
+    """Returns what `keep` returns for each object of a kind that refers to a Catalog."""
+
+    def kept(body: Json) -> list[T]:
+        return [keep(body)] if body["spec"].get("catalogRef", {}).get("name") == catalog.name else []
+
     type_ = resource_type(kind)
     try:
-        there = await kube.list(type_, catalog.namespace)
+        found, _ = await kube.list_each(type_, catalog.namespace, kept)
     except NotServed:
         if not await kube.is_undefined(type_):
             health = unknown_dependents(f"{type_.plural}.{type_.group}")
             raise Halt(Settle(health, requeue_after=_AGAIN_SECONDS)) from None
         log.warning("CRD %s.%s was deleted: the deletion waits for none of them", type_.plural, type_.group)
         return []
-    return [body for body in there if body["spec"].get("catalogRef", {}).get("name") == catalog.name]
+    return list(chain.from_iterable(found))
 
 
-def _is_over(migration: Json) -> bool:
+def _unfinished(migration: Json) -> str:
+    """Returns the name of a migration, or empty if it is finished."""
     status = migration.get("status", {})
     at_rest = status.get("phase") in AT_REST
-    return at_rest and status["observedGeneration"] == migration["metadata"]["generation"]
+    over = at_rest and status["observedGeneration"] == migration["metadata"]["generation"]
+    return "" if over else str(migration["metadata"]["name"])
 
 
 def _dependent(collection: Json) -> Dependent:

@@ -17,6 +17,7 @@ from kubernetes.config import ConfigException
 
 from holdfast_operator.api.names import FINALIZER, Kind
 from holdfast_operator.engine.kube import Kube, KubeError, NotServed, ObjectKey, resource_type
+from holdfast_operator.engine.resources import has_finalizer
 
 _SHOWN: Final = 20
 _PAUSE: Final = 1.0
@@ -81,11 +82,17 @@ async def with_finalizer(kube: Kube, namespaces: Sequence[str]) -> list[ObjectKe
     for kind in _ORDER:
         for namespace in tuple(namespaces) or (None,):
             try:
-                found = await kube.list(resource_type(kind), namespace)
+                found, _ = await kube.list_each(
+                    resource_type(kind),
+                    namespace,
+                    lambda body: (body["metadata"], has_finalizer(body)),
+                )
             except NotServed:
                 continue
             kept += [
-                _key(kind, body) for body in found if FINALIZER in body["metadata"].get("finalizers", [])
+                ObjectKey(kind, metadata["namespace"], metadata["name"])
+                for metadata, is_kept in found
+                if is_kept
             ]
     return kept
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from holdfast_operator.engine.known import version_of
+from holdfast_operator.engine.lists import unmanaged
 
 Json = dict[str, Any]
 Name = tuple[str, str]
@@ -83,8 +84,7 @@ class FollowedObjects:
     def kept(self, body: Json) -> Json:
         """Returns what is kept of an object. Of that, all is kept."""
         if self._fields is None:
-            metadata = {each: value for each, value in body["metadata"].items() if each != "managedFields"}
-            return {**body, "metadata": metadata}
+            return unmanaged(body)
         return dict(only(body, self._fields))
 
     def put(self, body: Json) -> bool:

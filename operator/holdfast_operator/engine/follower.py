@@ -13,7 +13,6 @@ Invariants
 """
 
 import asyncio
-import json
 import logging
 import random
 import ssl
@@ -36,6 +35,7 @@ from holdfast_operator.engine.kube import (
     refusal,
     retry_after,
 )
+from holdfast_operator.engine.lists import CHUNK, lines, parsed
 from holdfast_operator.engine.schedule import Backoff
 from holdfast_operator.engine.watches import SILENCE_SECONDS
 
@@ -49,7 +49,6 @@ _CONNECT_SECONDS: Final = 10.0
 _WATCH_SECONDS: Final = 300
 _UNSERVED_SECONDS: Final = 10.0
 _FORBIDDEN_SECONDS: Final = 60.0
-_CHUNK: Final = 1 << 16
 
 
 class Follower:
@@ -184,8 +183,8 @@ class Follower:
                 if (seconds := retry_after(response.status, response.headers.get("Retry-After"))) is not None:
                     raise RetryLater(message, seconds)
                 raise refusal(response.status, message, content)
-            async for line in _lines(response.content):
-                yield dict(json.loads(line))
+            async for line in lines(response.content, CHUNK):
+                yield dict(parsed(line.decode()))
 
 
 def _session() -> aiohttp.ClientSession:
@@ -196,13 +195,3 @@ def _session() -> aiohttp.ClientSession:
     if found.cert_file:
         context.load_cert_chain(found.cert_file, found.key_file)
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yields complete lines of any length."""
-    rest = b""
-    async for chunk in content.iter_chunked(_CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line:
-                yield line

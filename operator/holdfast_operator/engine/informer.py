@@ -13,9 +13,11 @@ Invariants
 """
 
 import asyncio
+import json
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,7 +25,8 @@ import aiohttp
 import kopf
 
 from holdfast_operator.api.names import GROUP, VERSION, Kind
-from holdfast_operator.engine.kube import PAGE, ObjectKey, configuration, resource_type
+from holdfast_operator.engine.kube import ObjectKey, configuration, resource_type
+from holdfast_operator.engine.lists import CHUNK, PAGE, ListReader, lines, own, packed, parsed, unpacked
 from holdfast_operator.engine.watches import SILENCE_SECONDS, Watches
 
 Json = dict[str, Any]
@@ -40,6 +43,8 @@ _CLEAR_SECONDS: Final = 2.0
 _REQUEST_SECONDS: Final = 60.0
 """The time limit of a request. It is long for lists of many objects. A watch has only a limit on silence."""
 _CONNECT_SECONDS: Final = 10.0
+_READ_BY_KOPF: Final = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
+_PACKED: Final = "packed"
 _LISTEN_SECONDS: Final = 1.0
 _LEFT_SECONDS: Final = 10.0
 """For how long a watch that is known to be dead stays open."""
@@ -140,9 +145,13 @@ class Informer:
 
     def _seen(self, kind: Kind) -> Any:
         async def seen(event: Any, body: kopf.Body, **_: Any) -> None:
-            self._tell(self._on_event, _key(kind, body), event["type"], dict(event["object"]))
+            self._tell(self._take, _key(kind, body), event["type"], dict(event["object"]))
 
         return seen
+
+    def _take(self, key: ObjectKey, type_: str | None, body: Json) -> None:
+        """Passes an object on, in the event loop of `start`."""
+        self._on_event(key, type_, unpacked(b64decode(body[_PACKED])))
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
         """Returns the same access as `Kube` has. kopf calls it again when a token is refused."""
@@ -162,10 +171,12 @@ class Informer:
         if self._access is not None and self._access[0] == info:
             # The API server has refused it. kopf recognizes that, and ends instead of asking for ever.
             return self._access[1]
+        root = urlsplit(found.host).path.rstrip("/")
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
             headers=info.as_http_headers(),
-            trace_configs=[self._trace(urlsplit(found.host).path.rstrip("/"))],
+            trace_configs=[self._trace(root)],
+            response_class=self._response(root),
         )
         access = kopf.AiohttpSession(server=found.host, aiohttp_session=session)
         self._access = (info, access)
@@ -184,21 +195,40 @@ class Informer:
             size = (lambda: content.total_bytes) if "watch" in sent.url.query else None
             watches.answer(path, sent.response.status, size)
 
-        async def complete(
-            _session: Any, _context: Any, sent: aiohttp.TraceResponseChunkReceivedParams
-        ) -> None:
-            # aiohttp reports bodies that are read at once, as those of lists are, when they are complete.
-            if watches.complete(sent.url.path.removeprefix(root)):
-                self._tell(self._on_list)
-
         async def fail(_session: Any, _context: Any, sent: aiohttp.TraceRequestExceptionParams) -> None:
             watches.fail(sent.url.path.removeprefix(root))
 
         trace.on_request_start.append(ask)
         trace.on_request_end.append(answer)
-        trace.on_response_chunk_received.append(complete)
         trace.on_request_exception.append(fail)
         return trace
+
+    def _response(self, root: str) -> type[aiohttp.ClientResponse]:
+        """Returns a class of responses that packs objects, and reports lists to `Watches`.
+
+        kopf would parse a whole page, and keep events for a while. It ends at an object that is nested too
+        deep. So it gets only the metadata that it needs, and passes on the rest as it is.
+        """
+        informer = self
+
+        class Response(aiohttp.ClientResponse):
+            async def start(self, connection: Any) -> aiohttp.ClientResponse:
+                await super().start(connection)
+                if self.status == 200 and "watch" in self.url.query:
+                    self.content = _Events(self.content)  # type: ignore[assignment]
+                return self
+
+            async def json(self, **_: Any) -> Any:
+                path = self.url.path.removeprefix(root)
+                reader = ListReader(_wrapped if path.startswith(f"/apis/{GROUP}/") else dict)
+                async for chunk in self.content.iter_chunked(CHUNK):
+                    reader.feed(chunk)
+                found = reader.close()
+                if informer._watches.complete(path):
+                    informer._tell(informer._on_list)
+                return found
+
+        return Response
 
     def _tell(self, listener: Callable[..., None], *args: Any) -> None:
         assert self._loop is not None
@@ -245,6 +275,37 @@ def _cancel(loop: asyncio.AbstractEventLoop, tasks: Collection[asyncio.Task[Any]
 def _after_the_end(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Logs what kopf leaves open. It is never a reason to act, because the watches have ended."""
     log.debug("after the end of the watches: %s", context["message"])
+
+
+def _wrapped(body: Json) -> Json:
+    """Returns an object as kopf gets it: with the metadata that kopf reads, and everything in a text."""
+    metadata = {name: body["metadata"][name] for name in _READ_BY_KOPF if name in body["metadata"]}
+    kind: Json = {name: body[name] for name in ("apiVersion", "kind") if name in body}
+    return {**kind, "metadata": metadata, _PACKED: b64encode(packed(own(body))).decode()}
+
+
+class _Events:
+    """The content of a watch: each event with its object as `_wrapped` returns it."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    @property
+    def total_bytes(self) -> int:
+        return self._content.total_bytes
+
+    def exception(self) -> BaseException | None:
+        return self._content.exception()
+
+    def set_exception(self, *causes: Any) -> None:
+        self._content.set_exception(*causes)
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        async for line in lines(self._content, size):
+            event = parsed(line.decode())
+            if event["object"].get("metadata", {}).get("name"):
+                event["object"] = _wrapped(event["object"])
+            yield json.dumps(event).encode() + b"\n"
 
 
 def _key(kind: Kind, body: kopf.Body) -> ObjectKey:

@@ -13,15 +13,15 @@ Invariants
   was read or written within the last second, or it is read again and has not changed.
 """
 
-import json
 import time
-import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+
+from holdfast_operator.engine.lists import own, packed, unpacked
 
 Json = dict[str, Any]
 K = TypeVar("K", bound=Hashable)
@@ -30,11 +30,7 @@ _FRESH_SECONDS: Final = 1.0
 """Seconds for which a response of the API server confirms a state. A call to a store may take longer."""
 _REMEMBERED: Final = 4096
 """The number of latest deletions that are remembered, so that a late response can't bring an object back."""
-_LEVEL: Final = 3
-"""zlib's level. It takes a few hundredths of a millisecond for a StorageCollection."""
 _NEVER: Final = float("-inf")
-_UNREAD: Final = {"kubectl.kubernetes.io/last-applied-configuration"}
-"""Annotations that the operator never reads."""
 
 Reads = dict[Hashable, Callable[[], Awaitable[bool]]]
 """What a decision depends on. Each value returns whether it is still as it was."""
@@ -80,7 +76,7 @@ def version_of(body: Mapping[str, Any]) -> int:
 class _Known:
     version: int
     content: bytes
-    """As compressed JSON, which needs a twentieth of the memory of its objects."""
+    """As `packed` makes it."""
     confirmed: float
     """When the request was sent whose response last showed this state."""
     in_doubt: bool = False
@@ -118,7 +114,7 @@ class KnownObjects(Generic[K]):
         known = self._known.get(key)
         if known is None or known.in_doubt or not self.follows:
             return None
-        return _read(known.content)
+        return unpacked(known.content)
 
     def version(self, key: K) -> int:
         """Returns the newest known version of an object, or 0."""
@@ -151,7 +147,7 @@ class KnownObjects(Generic[K]):
         known = self._known.get(key)
         if known is None:
             return None if key in self._gone else body
-        return _read(known.content)
+        return unpacked(known.content)
 
     def drop(self, key: K, body: Json | None = None) -> None:
         """Forgets an object that is gone. `body` is its last state, from the event of its deletion."""
@@ -200,13 +196,4 @@ def is_same(body: Json, other: Json) -> bool:
 
 
 def _slim(body: Json) -> bytes:
-    """Returns the compressed JSON of an object without what the operator never reads."""
-    metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
-    if annotations := metadata.get("annotations"):
-        metadata["annotations"] = {k: v for k, v in annotations.items() if k not in _UNREAD}
-    text = json.dumps({**body, "metadata": metadata}, separators=(",", ":"), sort_keys=True)
-    return zlib.compress(text.encode(), _LEVEL)
-
-
-def _read(content: bytes) -> Json:
-    return dict(json.loads(zlib.decompress(content)))
+    return packed(own(body))

@@ -19,7 +19,6 @@ Invariants
 import asyncio
 import builtins
 import contextlib
-import json
 import os
 import random
 import re
@@ -31,10 +30,12 @@ from datetime import MAXYEAR, UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from kubernetes.client import ApiClient, ApiException, Configuration
+from kubernetes.client.rest import RESTResponse
 from kubernetes.config import load_incluster_config, load_kube_config
 from urllib3 import Retry
 from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
@@ -43,13 +44,12 @@ from urllib3.exceptions import TimeoutError as NoAnswer
 from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
 from holdfast_operator.engine.followed import FollowedObjects, versions
 from holdfast_operator.engine.known import KnownObjects, is_same, record, version_of
+from holdfast_operator.engine.lists import CHUNK, PAGE, ListReader, own, packed, parsed, unmanaged, unpacked
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
 _SECONDS: Final = 20.0
-PAGE: Final = 500
-"""The number of objects in a page of a list."""
 _LONGEST_WAIT: Final = 60.0
 """The longest time that a `Retry-After` header delays requests."""
 _TRIES: Final = 3
@@ -59,11 +59,15 @@ _SAME_TIME: Final = timedelta(seconds=5)
 """By how much two responses may differ in what they show of the server's clock."""
 _TOO_LARGE: Final = "request is too large"
 """In the error of etcd for an object that the API server has accepted."""
+_ANEW: Final = 3
+"""How often a list begins again whose version the server no longer has."""
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _THREADS: Final = 8
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MERGE: Final = "application/merge-patch+json"
 _FOR_NOW: Final = re.compile(r"exceeded quota: |status unknown for quota: |failed calling webhook ")
+_PARSING: Final = Lock()
+"""Held while a response is parsed, so that only one object at a time has its `managedFields`."""
 _DENIED: Final = re.compile(rf"{_FOR_NOW.pattern}|failed quota: | denied (the )?request\b")
 """In the message of a response that admission made. Its status code may be that of other errors."""
 
@@ -306,7 +310,7 @@ class Kube:
     ) -> tuple[Sequence[Json], int]:
         """Requests all objects of a type in pages, and returns them with the version of the list.
 
-        `labels` and `fields` are selectors.
+        They are trimmed, as `lists.own` and `lists.unmanaged` say. `labels` and `fields` are selectors.
         """
         return await self.list_each(type_, namespace, lambda body: body, labels=labels, fields=fields)
 
@@ -323,8 +327,10 @@ class Kube:
         """Like `list_pages`, but returns only what `keep` returns for each object.
 
         It is called as soon as a page arrives, so thousands of objects are never in memory at once. If the
-        list begins again, it is called again too. With `brief`, the objects have only their metadata.
+        list begins again, it is called again too. With `brief`, the objects have only their metadata. See
+        `lists.PAGE` for the memory that a page takes.
         """
+        trim = own if type_.group == GROUP else unmanaged
         query = {
             "limit": str(PAGE),
             **({"labelSelector": labels} if labels else {}),
@@ -332,18 +338,26 @@ class Kube:
         }
         extra: dict[str, Any] = {"accept": _METADATA} if brief else {}
         found: builtins.list[T] = []
+        left = _ANEW
         while True:
             try:
-                page = await self.request("GET", type_.path(namespace), query=query, **extra)
+                page = await self.request(
+                    "GET",
+                    type_.path(namespace),
+                    query=query,
+                    keep=lambda body: packed(trim(body)),
+                    **extra,
+                )
             except Expired:
-                if "continue" not in query:
+                if "continue" not in query or not left:
                     raise
-                # The server no longer has the version of the first page. Take all at once.
-                del query["continue"], query["limit"]
+                # The server no longer has the version of the first page.
+                left -= 1
+                del query["continue"]
                 found.clear()
                 continue
             # A brief list without objects has null.
-            found += map(keep, page["items"] or ())
+            found += (keep(unpacked(content)) for content in page["items"] or ())
             metadata = page.get("metadata", {})
             if not metadata.get("continue"):
                 return found, version_of({"metadata": metadata})
@@ -463,13 +477,17 @@ class Kube:
         query: Mapping[str, str] | None = None,
         body: Json | None = None,
         accept: str | None = None,
+        keep: Callable[[Json], Any] | None = None,
     ) -> Json:
         """Sends a request and returns the JSON response. Raises `NotLeading` for a forbidden write.
+
+        With `keep`, the response is a list, and its `items` are what `keep` returns for each object. It is
+        called in a thread.
 
         If the server asks to wait, this and all other requests wait for that time, and it is sent again.
         """
         loop = asyncio.get_running_loop()
-        send = partial(self._request, method, path, dict(query or {}), body, accept)
+        send = partial(self._request, method, path, dict(query or {}), body, accept, keep)
         for last in (*([False] * (_TRIES - 1) if self._patient else ()), True):
             if self._patient and (left := self._quiet_until - time.monotonic()) > 0:
                 jitter = 1 + _WAIT_JITTER * random.random()  # noqa: S311 - spreads requests
@@ -484,7 +502,13 @@ class Kube:
         raise AssertionError(path)
 
     def _request(
-        self, method: str, path: str, query: dict[str, str], body: Json | None, accept: str | None
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        body: Json | None,
+        accept: str | None,
+        keep: Callable[[Json], Any] | None,
     ) -> Json:
         if method in {"POST", "PATCH"}:
             query["fieldManager"] = FIELD_MANAGER
@@ -505,11 +529,11 @@ class Kube:
             sent = time.monotonic()
             answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=self._seconds)
             received = time.monotonic()
-            content = answer.read()  # type: ignore[no-untyped-call]
+            succeeded = 200 <= answer.status < 300
+            content, found = _content(answer, keep if succeeded else None)
         except (ApiException, HTTPError, OSError) as error:
             host = self._client.configuration.host
             raise KubeError(f"{method} {path}: no response from {host}{_why(error)}") from error
-        found, succeeded = _parsed(content), 200 <= answer.status < 300
         if found is not None and (succeeded or found.get("kind") == "Status"):
             # It is the API server's, and not that of a proxy whose clock may be wrong.
             self._origin = clock_origin(answer.headers.get("Date"), sent, received, self._origin)
@@ -573,13 +597,32 @@ def _why(error: Exception) -> str:
     return f": {getattr(cause, 'strerror', None) or getattr(cause, 'reason', None) or cause}"
 
 
-def _parsed(content: bytes) -> Json | None:
-    """Returns the JSON object of a response, or None if it is something else."""
+def _content(answer: RESTResponse, keep: Callable[[Json], Any] | None) -> tuple[bytes, Json | None]:
+    """Returns a response and its JSON object, as `_parsed` does. What `keep` takes apart is not returned."""
+    if keep is None:
+        content: bytes = answer.read()  # type: ignore[no-untyped-call]
+        return content, _parsed(content)
+    reader = ListReader(keep)
+    last = b""
+    for last in answer.response.stream(CHUNK):
+        reader.feed(last)
     try:
-        found = json.loads(content)
+        return last, reader.close()
     except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+        return last, None
+
+
+def _parsed(content: bytes) -> Json | None:
+    """Returns the JSON object of a response without `managedFields`, or None if it is something else."""
+    with _PARSING:
+        try:
+            found = parsed(content.decode())
+        except ValueError:
+            return None
+        if not isinstance(found, dict):
+            return None
+        found.get("metadata", {}).pop("managedFields", None)
+        return found
 
 
 def _message(content: bytes) -> str:

@@ -48,6 +48,8 @@ class Api:
     def __init__(self) -> None:
         self.lists = self.watches = 0
         self.items = [DEMO]
+        self.events: list[str] = []
+        """The lines of the second watch."""
         self.expires, self.ends = threading.Event(), threading.Event()
         fixed = {
             "/api": {"versions": ["v1"]},
@@ -84,6 +86,9 @@ class Api:
                     api.expires.wait(20.0)
                     self.wfile.write(json.dumps(EXPIRED).encode() + b"\n")
                     return
+                for event in api.events:
+                    self.wfile.write(event.encode() + b"\n")
+                    self.wfile.flush()
                 api.ends.wait(20.0)
 
         self.server = Serving(Handler)
@@ -153,3 +158,37 @@ def test_it_ends_at_once_and_logs_nothing_while_objects_are_listed(
     assert asyncio.run(story()) < 2.0
     gc.collect()
     assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
+
+
+def test_objects_are_passed_on_as_they_are_however_deep_they_are_nested(api: Api) -> None:
+    """kopf parsed a page of large objects at once, and its watch ended at a deep one."""
+    deep = '{"f:a":' * 50_000 + "{}" + "}" * 50_000
+    listed = DEMO | {"spec": {"a": "ä"}, "status": {"upper": 1}}
+    changed = json.dumps(listed | {"metadata": DEMO["metadata"] | {"resourceVersion": "21"}})
+    fields = changed.replace('"uid"', f'"managedFields": [{deep}], "uid"')
+    api.items = [listed]
+    api.events = [
+        '{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "20"}}}',
+        f'{{"type": "MODIFIED", "object": {fields}}}',
+    ]
+    seen: list[tuple[str | None, Any]] = []
+    informer = Informer(
+        namespaces=["ns"],
+        on_event=lambda _key, type_, body: seen.append((type_, body)),
+        on_list=lambda: None,
+        on_end=lambda error: pytest.fail(str(error)),
+    )
+
+    async def story() -> None:
+        informer.start([Kind.CATALOG])
+        await settle(lambda: len(seen) == 1)
+        api.expires.set()
+        await settle(lambda: len(seen) == 2)
+        api.ends.set()
+        await informer.stop()
+
+    asyncio.run(story())
+    assert [(type_, {name: body[name] for name in listed}) for type_, body in seen] == [
+        (None, listed),
+        ("MODIFIED", json.loads(changed)),
+    ]

@@ -50,6 +50,8 @@ class Api:
 
     def __init__(self) -> None:
         self.headers: list[dict[str, str]] = []
+        self.deep = 0
+        """How deep the managedFields of each object are nested."""
         self.answers: list[tuple[int, Any]] = []
         self.asked: list[tuple[str, str, str | None, Any]] = []
         api = self
@@ -61,6 +63,9 @@ class Api:
                 api.asked.append((self.command, self.path, self.headers.get("Content-Type"), body))
                 status, answer = api.answers.pop(0)
                 content = json.dumps(answer).encode()
+                if api.deep:
+                    fields = b'{"f:a":' * api.deep + b"{}" + b"}" * api.deep
+                    content = content.replace(b'"uid"', b'"managedFields": [%b], "uid"' % fields)
                 self.send_response_only(status)
                 self.send_header("Content-Length", str(len(content)))
                 headers = {"Date": self.date_time_string(), **(api.headers.pop(0) if api.headers else {})}
@@ -294,7 +299,31 @@ def test_a_list_is_read_in_pages(api: Api) -> None:
         ["xyz", 9],
     ]
     queries = [path.partition("?")[2] for _, path, *_ in api.asked]
-    assert queries == ["limit=500", "limit=500&continue=token", "limit=500", "limit=500&continue=old", ""]
+    assert queries == [
+        *("limit=50", "limit=50&continue=token"),
+        *("limit=50", "limit=50&continue=old", "limit=50"),
+    ]
+    # Without a limit, one response could have all objects of the cluster.
+    api.answers = [*[page("ab", "old"), (410, {"message": "old"})] * 4]
+    with pytest.raises(Expired):
+        api.run(lambda kube: kube.list_pages(SECRETS, "ns"))
+    assert not api.answers
+    api.answers = [(200, {"items": None, "metadata": {"resourceVersion": "9"}})]
+    assert api.run(lambda kube: kube.list_pages(SECRETS, "ns")) == ([], 9)
+
+
+def test_a_list_that_breaks_off_is_no_list(api: Api) -> None:
+    api.answers = [(200, [{"items": []}])]
+    with pytest.raises(KubeError, match="a response that is no object of Kubernetes"):
+        api.run(lambda kube: kube.list_pages(SECRETS, "ns"))
+
+
+def test_an_object_can_be_nested_as_deep_as_the_api_server_allows(api: Api) -> None:
+    """A user's Job, or a Catalog, with such managedFields ended the operator's watches."""
+    api.deep = 20_000
+    api.answers = [(200, BODY), (200, {"items": [BODY], "metadata": {"resourceVersion": "9"}})]
+    assert api.run(lambda kube: kube.read(KEY)) == BODY
+    assert api.run(lambda kube: kube.list_pages(SECRETS, "ns")) == ([{**BODY, "status": {}}], 9)
 
 
 def test_what_is_kept_of_a_list_is_taken_from_each_page_as_it_arrives(api: Api) -> None:
