@@ -102,12 +102,14 @@ class Cluster(Kube):
     def server_time(self) -> datetime:
         return self._clock.wall() - self.behind
 
-    async def request(self, method: str, path: str, *, query: Any = None, body: Json | None = None) -> Json:
+    async def request(
+        self, method: str, path: str, *, query: Any = None, body: Json | None = None, keep: Any = None
+    ) -> Json:
         match method:
             case "GET" if path in self.objects:
                 return self.objects[path]
             case "GET" if path == APPS:
-                return {"items": self.apps}
+                return {"items": list(map(keep, self.apps))}
             case "POST" if path == APPS and self.refuse is not None:
                 self.refused += 1
                 raise self.refuse

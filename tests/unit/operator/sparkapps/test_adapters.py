@@ -635,7 +635,9 @@ class Serving(Kube):
         self.there: dict[str, list[Json]] = {type_.path("ns"): [] for type_ in types}
         self.refusal: Callable[[str], KubeError] = NotServed
 
-    async def request(self, method: str, path: str, *, query: Any = None, body: Json | None = None) -> Json:
+    async def request(
+        self, method: str, path: str, *, query: Any = None, body: Json | None = None, keep: Any = None
+    ) -> Json:
         if method == "DELETE":
             folder, _, name = path.rpartition("/")
             self.there[folder] = [each for each in self.there[folder] if each["metadata"]["name"] != name]
@@ -644,7 +646,7 @@ class Serving(Kube):
             raise self.refusal(path)
         if method == "POST" and body is not None:
             self.there[path].append({**body, "metadata": body["metadata"] | MADE})
-        return {"items": self.there[path]}
+        return {"items": list(map(keep, self.there[path])) if method == "GET" else []}
 
     def number(self, type_: ResourceType) -> int:
         return len(self.there[type_.path("ns")])
@@ -681,7 +683,8 @@ def test_a_plain_job_without_a_pod_names_what_refuses_it_if_the_role_may_read_it
     told = [app.message for app in observe(JobAdapter(kube))]
     kube.there[EVENTS.path("ns")] = []
     told += [app.message for app in observe(JobAdapter(kube))]
-    kube.there[EVENTS.path("ns")] = [{"message": f'Error creating: pods "x" is forbidden: {QUOTA}'}]
+    refusal = f'Error creating: pods "x" is forbidden: {QUOTA}'
+    kube.there[EVENTS.path("ns")] = [{"metadata": {}, "message": refusal}]
     told += [app.message for app in observe(JobAdapter(kube))]
     made["status"]["active"] = 1
     told += [app.message for app in observe(JobAdapter(kube))]
