@@ -1,7 +1,7 @@
-"""Which CollectionSnapshots belong to which StorageCollection: to reconcile them when it changes, and for its
-schedule.
+"""Which CollectionSnapshots belong to which StorageCollection.
 
-Before an irreversible step, the API server confirms what the schedule depends on.
+They are reconciled when it changes, and its schedule counts its own. Before an irreversible step, the API
+server confirms what the schedule depends on.
 """
 
 from collections import defaultdict
