@@ -8,7 +8,10 @@
 - With a guard, every command depends on a condition on another shard. Each try gets a new condition. A
   process that lost the right to give commands is refused, even if it decided on the command before.
 - A retraction carries the bytes that were read, never a new encoding of them.
-- A critical hold moves the shard's since after its upper, in steps, so that most commits don't pay for it.
+- A critical hold moves the shard's since after its upper, at a distance and in steps. So most commits don't
+  pay for it, and most mirrors can go on from where they are.
+- The mirror has no lease, so an open and a close commit nothing. If it is far behind, and others move the
+  since past it, it starts again from a snapshot. See `open_unleased`.
 """
 
 import threading
@@ -47,6 +50,8 @@ from holdfast.persist import (
     Updates,
     WriteHandle,
 )
+from holdfast.persist.handles.read import open_unleased
+from holdfast.persist.looks import look_again, one_look
 from holdfast.persist.rows.schema import DIFF
 
 T = TypeVar("T")
@@ -57,7 +62,11 @@ Guard = Callable[[], Prepared]
 _PURPOSE: Final = "storage controller"
 _RETENTION_PURPOSE: Final = "controller retention"
 _TRAIL_EVERY: Final = 64
+_TRAIL_BY: Final = 64
+"""How many commits a mirror may be behind before it must start again from a snapshot."""
 _STEP_TIMEOUT_S: Final = 30.0
+_MOST_TRIES: Final = 10
+"""How often others may move the since past the snapshot of a mirror, each time before it is read."""
 
 _Row = tuple[bytes, bytes]
 
@@ -80,24 +89,29 @@ class ControllerLog:
         self._state = ControllerState()
         self._rows: dict[bytes, bytes] = {}
         self._upper = 0
-        self._trailed = 0
         self._reader: ReadHandle | None = None
         self._listen: Listen | None = None
         self._writer: WriteHandle | None = None
         self._retention: CriticalSince | None = None
 
+    @one_look()
     def sync(self) -> ControllerState:
         """The records as of now (linearized). The returned state never changes afterwards."""
         self._owner.check("this storage controller")
         with self._lock:
-            upper = self._client.recent_upper(self.shard_id)
-            if upper > self._upper:
+            for left in reversed(range(_MOST_TRIES)):
+                upper = self._client.recent_upper(self.shard_id)
+                if upper <= self._upper:
+                    break
                 try:
                     self._follow(upper)
+                    break
                 except (AsOfTooEarly, HandleExpired):
-                    # The hold was lost and the since has passed the mirror, so the missed changes are gone.
-                    self._close_reader()
-                    self._follow(upper)
+                    # Others have moved the since past the mirror, or past the time of its snapshot.
+                    self._reader = self._listen = None
+                    if not left:
+                        raise
+                    look_again()
             return self._state
 
     def sync_with(
@@ -188,10 +202,10 @@ class ControllerLog:
                 return
 
     def close(self) -> None:
-        """Release the hold of the mirror. Does nothing in a forked child: the hold is the parent's."""
+        """Let go of the shard. Does nothing in a forked child: what is open is the parent's."""
         if self._owner.is_here:
             with self._lock:
-                self._close_reader()
+                self._reader = self._listen = None
 
     def _condition(self) -> Sequence[Prepared]:
         return () if self._guard is None else (self._guard(),)
@@ -231,7 +245,7 @@ class ControllerLog:
         listen, self._listen = self._listen, None
         if listen is None:
             if self._reader is None:
-                self._reader = self._client.reader(self.shard_id, purpose=_PURPOSE)
+                self._reader = open_unleased(self._client.session, self.shard_id)
             as_of = max(upper, self._reader.upper()) - 1
             snapshot = self._reader.snapshot(as_of).to_table()
             listen = self._reader.listen(as_of)
@@ -271,21 +285,13 @@ class ControllerLog:
 
     def _trail(self) -> None:
         """Move the since once in a while, after a commit at the upper of the mirror."""
-        if self._upper < self._trailed + _TRAIL_EVERY and self._retention is not None:
+        as_of = self._upper - 1 - _TRAIL_BY
+        if as_of < (self._client.known_since(self.shard_id) or 0) + _TRAIL_EVERY:
             return
         if self._retention is None:
             self._retention = self._client.critical_since(self.shard_id, purpose=_RETENTION_PURPOSE)
-        as_of = self._upper - 1
         if as_of > self._retention.since:
             self._retention.downgrade(as_of)
-        if self._reader is not None:
-            self._reader.allow_compaction(as_of)
-        self._trailed = self._upper
-
-    def _close_reader(self) -> None:
-        reader, self._reader, self._listen = self._reader, None, None
-        if reader is not None:
-            reader.close()
 
 
 def _is_of(mismatch: UpperMismatch, condition: Sequence[Prepared]) -> bool:

@@ -36,6 +36,7 @@ from holdfast.errors import (
 from holdfast.forks import OwnerProcess
 from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
 from holdfast.persist.checks import check_time
+from holdfast.persist.handles.read import close_readers
 from holdfast.persist.looks import look_again, one_look
 from holdfast.persist.parts.difference import Difference
 from holdfast.persist.parts.times import TimeCounts, TimeSums
@@ -71,10 +72,22 @@ class CollectionReader:
         self._lease_s = lease_s
         self._owner = OwnerProcess()
         self._lock = threading.Lock()
-        self._shards: dict[str, ReadHandle] = {}
         self._closed = False
         # From here on no data shard can be compacted past this reader's since.
-        self._metadata = client.reader(info.metadata_shard, purpose=purpose, lease_s=lease_s)
+        self._metadata, self._shards = self._first_handles()
+
+    def _first_handles(self) -> tuple[ReadHandle, dict[str, ReadHandle]]:
+        """Open the metadata shard, and the data shards that are most likely read, with one commit."""
+        data = self.info.holding.shards
+        try:
+            metadata, *handles = self._readers([self.info.metadata_shard, *data])
+        except ShardFinalized:
+            # Another rendition has taken over since the record was read, or the collection was dropped.
+            return self._readers([self.info.metadata_shard])[0], {}
+        return metadata, dict(zip(data, handles, strict=True))
+
+    def _readers(self, shards: Sequence[str]) -> list[ReadHandle]:
+        return self._client.readers(shards, purpose=self._purpose, lease_s=self._lease_s)
 
     @property
     def schema(self) -> Schema:
@@ -340,8 +353,7 @@ class CollectionReader:
             with self._lock:
                 for shard in shards:
                     self._shards.pop(shard, None)
-            for handle in shards.values():
-                handle.close()
+            close_readers(shards.values())
 
     def close(self) -> None:
         """Release the hold. Does nothing in a forked child: the hold is the parent's."""
@@ -351,9 +363,7 @@ class CollectionReader:
             self._closed = True
             shards = [*self._shards.values()]
             self._shards.clear()
-        for shard in shards:
-            shard.close()
-        self._metadata.close()
+        close_readers([*shards, self._metadata])
 
     def __enter__(self) -> Self:
         return self
@@ -455,7 +465,7 @@ class CollectionReader:
         """
         at = new.held_from
         if shard := self.described(new.id).difference_shard:
-            return Difference([self._opened(shard).snapshot(at)], [], at)
+            return Difference([each.snapshot(at) for each in self._opened([shard])], [], at)
         now, before = ([shard.snapshot(at - 1) for shard in self._handles(each)] for each in (new, old))
         return Difference(now, before, at)
 
@@ -483,13 +493,13 @@ class CollectionReader:
 
     def _handles(self, rendition: RenditionInfo) -> Sequence[ReadHandle]:
         """Handles of a rendition's shards, opened when they are first needed."""
-        return [self._opened(shard) for shard in rendition.shards]
+        return self._opened(rendition.shards)
 
-    def _opened(self, shard: str) -> ReadHandle:
+    def _opened(self, shards: Sequence[str]) -> list[ReadHandle]:
         self._check_process()
         with self._lock:
             # A handle that is opened after the close would keep its hold forever.
             self._check_open()
-            if shard not in self._shards:
-                self._shards[shard] = self._client.reader(shard, purpose=self._purpose, lease_s=self._lease_s)
-            return self._shards[shard]
+            if new := [shard for shard in shards if shard not in self._shards]:
+                self._shards.update(zip(new, self._readers(new), strict=True))
+            return [self._shards[shard] for shard in shards]

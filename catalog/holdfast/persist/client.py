@@ -28,7 +28,7 @@ from holdfast.persist.handles.critical import (
 )
 from holdfast.persist.handles.exclusive import Exclusive, take_exclusive
 from holdfast.persist.handles.names import create_or_load, forget, read_names
-from holdfast.persist.handles.read import ReadHandle, open_reader
+from holdfast.persist.handles.read import ReadHandle, open_readers
 from holdfast.persist.handles.upload import (
     Upload,
     UploadTicket,
@@ -198,7 +198,14 @@ class PersistClient:
             BadInput: the shard does not exist.
             ShardFinalized: the shard was finalized.
         """
-        return open_reader(self.session, shard_id, purpose=purpose, lease_s=lease_s)
+        (reader,) = open_readers(self.session, [shard_id], purpose=purpose, lease_s=lease_s)
+        return reader
+
+    def readers(
+        self, shard_ids: Sequence[str], *, purpose: str, lease_s: float | None = None
+    ) -> list[ReadHandle]:
+        """Open a handle for each of these shards. One commit takes all leases. Raises like `reader`."""
+        return open_readers(self.session, shard_ids, purpose=purpose, lease_s=lease_s)
 
     def critical_since(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> CriticalSince:
         """Open the hold of this purpose on a shard's `since`; take it if it does not exist. It never expires.

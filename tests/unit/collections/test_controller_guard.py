@@ -151,9 +151,10 @@ def test_the_successor_commands(stores: Stores) -> None:
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE])
 def test_a_fenced_command_in_doubt_changes_nothing(stores: Stores, fault: Fault) -> None:
     prepare(guarded(stores.open(), "A"))
-    plan = ScriptedPlan({0: fault}, matches=lambda operation: operation.writes)
-    catalog = opened(stores.open(), "A")
     before: list[object] = []
+    plan = ScriptedPlan({0: fault}, matches=lambda operation: bool(before) and operation.writes)
+    client = stores.open(plan)
+    catalog = opened(client, "A")
 
     def guard() -> Prepared:
         condition = catalog.fence_guard()
@@ -162,9 +163,9 @@ def test_a_fenced_command_in_doubt_changes_nothing(stores: Stores, fault: Fault)
             before.append(everything(stores))
         return condition
 
-    doubtful = StorageController(stores.open(plan), guard=guard)
+    doubtful = StorageController(client, guard=guard)
     with pytest.raises((Fenced, StorageError, ProcessDeath)):
-        doubtful.create_collection(CollectionSpec("c2", "other", SCHEMA))
+        doubtful.drop_collection("c1", force=True)
     assert plan.seen > 0
     assert everything(stores) == before[0]
 

@@ -93,19 +93,21 @@ def test_since_follows_the_commands_and_nobody_loses_track(
 ) -> None:
     """A reader without a lease is overtaken by since and compaction; it starts again and is right."""
     watcher = StorageController(stores.open(mode="read"))
-    other = StorageController(stores.open())
+    other, late = (StorageController(stores.open()) for _ in range(2))
     controller.create_collection(spec(0))
-    assert len(watcher.list_collections()) == len(other.list_collections()) == 1
+    assert all(len(each.list_collections()) == 1 for each in (watcher, other, late))
     for number in range(1, 150):
         (controller if number % 2 else other).create_collection(spec(number))
     other.close()
     for number in range(150, 220):
         controller.create_collection(spec(number))
     shard = controller.client.inspect(controller.shard_id)
-    assert 220 - 64 <= shard.since < shard.upper
+    assert 220 - 2 * 64 <= shard.since < shard.upper
+    assert shard.holds == tuple(hold for hold in shard.holds if hold.kind == "critical")
     controller.client.maintain(controller.shard_id)
     assert {info.collection_id for info in watcher.list_collections()} == {f"c{n}" for n in range(220)}
     assert watcher.list_collections() == controller.list_collections()
+    assert late.list_collections() == controller.list_collections()
     assert StorageController(stores.open()).list_collections() == controller.list_collections()
 
 

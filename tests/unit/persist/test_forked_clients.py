@@ -36,7 +36,7 @@ FREE = {
     PersistClient: {"clock", "close", "config", "location", "location_id", "mode", "new_shard_id"},
     Session: {"begin_close", "close_stores", "new_handle"},
     WriteHandle: {"shard_id", "cached_upper", "refused", "close"},
-    ReadHandle: {"shard_id", "schema", "lease_s", "pin", "too_early", "close"},
+    ReadHandle: {"shard_id", "schema", "lease_s", "pin", "too_early", "end", "close"},
     Listen: {"begin_with", "begin_at_once"},
     Snapshot: {"stored_bytes", "filtered", "narrowed", "within"},
     CriticalSince: {
@@ -91,6 +91,7 @@ class Opened:
         client: Calls = {
             "writer": lambda c: c.writer(shard, schema, purpose="child"),
             "reader": lambda c: c.reader(shard, purpose="child"),
+            "readers": lambda c: c.readers([shard], purpose="child"),
             "critical_since": lambda c: c.critical_since(shard, purpose="child"),
             "exclusive": lambda c: c.exclusive("job"),
             "prepare_create": lambda c: c.prepare_create(c.new_shard_id(), schema, purpose="child"),

@@ -9,7 +9,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -50,7 +50,7 @@ from holdfast.persist.state.command import (
     Handle,
     RegisterReader,
 )
-from holdfast.persist.state.machine import Machine, commit
+from holdfast.persist.state.machine import Machine, commit, look_at
 from holdfast.persist.state.state import Part, ShardState
 from holdfast.persist.stores import Watch
 
@@ -244,8 +244,8 @@ class ReadHandle:
         # The earliest time that this reader has held and not given up.
         self._held = 0
         if handle is not None:
-            self._lease(handle)
-            self._held = self._machine.state.since
+            self._held = machine.state.since
+            self._beaten()
 
     def _lease(self, handle: Handle, *, retries: bool = True) -> None:
         commit([(self._machine, RegisterReader(handle))], retries=retries)
@@ -351,7 +351,7 @@ class ReadHandle:
         as_of = check_time(as_of)
         if until is not None:
             check_time(until)
-        state = self._machine.refresh()
+        state = self._machine.look()
         if state.finalized:
             raise ShardFinalized(f"shard {self.shard_id} was finalized")
         if as_of < state.since:
@@ -511,13 +511,19 @@ class ReadHandle:
 
     def close(self) -> None:
         """Release the lease. In a forked child it does nothing, because the lease is the parent's."""
+        close_readers([self])
+
+    def end(self) -> tuple[Machine, DropReader] | None:
+        """Send no heartbeats from now on. Return the command that releases the lease, if there is one."""
         if not self._machine.owner.is_here:
-            return
+            return None
+        # A heartbeat that runs may take a new lease, so wait for it. None begins afterwards.
         with self._moving:
             handle, self._handle = self._handle, None
-            if handle is not None:
-                self._session.maintainer.forget(self)
-                commit([(self._machine, DropReader(handle.id))])
+        if handle is None:
+            return None
+        self._session.maintainer.forget(self)
+        return self._machine, DropReader(handle.id)
 
     def __enter__(self) -> Self:
         return self
@@ -526,15 +532,48 @@ class ReadHandle:
         self.close()
 
 
-def open_reader(session: Session, shard_id: str, *, purpose: str, lease_s: float | None = None) -> ReadHandle:
-    """Open a handle that reads a shard. Raises the errors of `PersistClient.reader`."""
+def open_readers(
+    session: Session, shard_ids: Sequence[str], *, purpose: str, lease_s: float | None = None
+) -> list[ReadHandle]:
+    """Open a handle that reads each shard. Raises the errors of `PersistClient.readers`.
+
+    One commit takes all leases, before any handle can read. So a read finds its hold in place.
+    """
     session.check_open()
-    handle = session.new_handle("r", purpose, lease_s=lease_s)
-    machine = session.existing(shard_id)
-    if machine.state.finalized:
-        raise ShardFinalized(f"shard {shard_id} was finalized")
+    handles = [session.new_handle("r", purpose, lease_s=lease_s) for _ in shard_ids]
+    machines = [session.machine(shard_id) for shard_id in shard_ids]
+    look_at(machines)
+    for machine in machines:
+        # A look may be from before the shard was created.
+        if not machine.state.exists:
+            session.existing(machine.shard_id)
+        if machine.state.finalized:
+            raise ShardFinalized(f"shard {machine.shard_id} was finalized")
     if session.mode == "read":
-        return ReadHandle(session, machine, None)
-    reader = ReadHandle(session, machine, handle)
-    session.maintainer.watch(reader)
-    return reader
+        return [ReadHandle(session, machine, None) for machine in machines]
+    commit([(machine, RegisterReader(handle)) for machine, handle in zip(machines, handles, strict=True)])
+    readers = [
+        ReadHandle(session, machine, handle) for machine, handle in zip(machines, handles, strict=True)
+    ]
+    for reader in readers:
+        session.maintainer.watch(reader)
+    return readers
+
+
+def open_unleased(session: Session, shard_id: str) -> ReadHandle:
+    """Open a handle that holds nothing, in a client of any mode. Raises like `PersistClient.reader`.
+
+    A read of it raises `AsOfTooEarly` if the since passes its time meanwhile. It never returns other rows.
+    """
+    session.check_open()
+    machine = session.machine(shard_id)
+    if not machine.look().exists:
+        session.existing(shard_id)
+    return ReadHandle(session, machine, None)
+
+
+def close_readers(readers: Iterable[ReadHandle]) -> None:
+    """Release the leases of handles of one client, in one commit."""
+    steps = [step for reader in readers if (step := reader.end()) is not None]
+    if steps:
+        commit(steps)

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 import pyarrow as pa
 
 from holdfast.persist.handles.codec import Codec, check_codec, decode, encode
-from holdfast.persist.handles.read import Listen, Progress, open_reader
+from holdfast.persist.handles.read import Listen, Progress, open_readers
 from holdfast.persist.handles.write import open_writer
 from holdfast.persist.multi_write import Prepared, multi_write
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
@@ -92,7 +92,7 @@ class TypedReader(Generic[K, V]):
 
     def __init__(self, client: HasSession, shard_id: str, codec: Codec[K, V], *, purpose: str) -> None:
         self.codec = codec
-        self.handle = open_reader(client.session, shard_id, purpose=purpose)
+        (self.handle,) = open_readers(client.session, [shard_id], purpose=purpose)
         try:
             self._check(self.handle.schema)
         except Exception:

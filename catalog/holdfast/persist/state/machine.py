@@ -65,11 +65,12 @@ Two rules apply to reads:
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from holdfast.errors import (
@@ -115,6 +116,7 @@ log = logging.getLogger(__name__)
 
 APPLIER_VERSION: Final = version("holdfast")
 _T = TypeVar("_T")
+NOTHING_LOADED: Final[Mapping[str, ShardState]] = MappingProxyType({})
 _SCAN_LIMIT: Final = 1024
 _FIRST_KEPT_S: Final = 1.0
 _LAST_KEPT_S: Final = 60.0
@@ -246,12 +248,14 @@ class Machine:
 
         return retry(attempt, self.config, self.clock)
 
-    def advance_to(self, head: Head | None, known: "Version") -> bool:
+    def advance_to(
+        self, head: Head | None, known: "Version", loaded: Mapping[str, ShardState] = NOTHING_LOADED
+    ) -> bool:
         """Bring the cache to `head`, the newest row of the log. Return whether it is at `head` or beyond.
 
         `known` is the version that the cache had when the head was read. If the cache has moved since then
         and is still behind the head, nothing links the two. The method returns False, and the caller reads
-        the head again.
+        the head again. `loaded` are the states in rollups that were read already, by key.
 
         Raises:
             LogRegressed, HandleExpired: as in `refresh`.
@@ -262,7 +266,7 @@ class Machine:
             if head is not None and head.seqno > self.state.seqno:
                 if self.version is not known:
                     return False
-                state = self._catch_up(head, known)
+                state = self._catch_up(head, known, loaded)
                 if self.config.debug_validate:
                     check_step(self.state, state)
                 self.publish(Version(state, digest_of(head.data)))
@@ -363,7 +367,7 @@ class Machine:
         self.is_open = False
         self.wake()
 
-    def _catch_up(self, head: Head, known: "Version") -> ShardState:
+    def _catch_up(self, head: Head, known: "Version", loaded: Mapping[str, ShardState]) -> ShardState:
         """Return the version of `head`. One statement of the store has linked `head` to `known`."""
         if head.seqno == known.seqno + 1:
             return self._replay(known.state, [head])
@@ -377,13 +381,19 @@ class Machine:
                 return self._replay(known.state, entries)
             if not known.seqno and entries and entries[0].seqno == 1:
                 return self._replay(known.state, entries)
-        return self._open_from(head, rollup)
+        return self._open_from(head, rollup, loaded)
 
-    def _open_from(self, head: Head, rollup: Rollup | None) -> ShardState:
+    def rollup_for(self, head: Head) -> Rollup | None:
+        """The rollup that `head` names, if this client has no version of the shard yet."""
+        return None if self.version.seqno else self._decode(head).latest_rollup
+
+    def _open_from(
+        self, head: Head, rollup: Rollup | None, rollups: Mapping[str, ShardState] = NOTHING_LOADED
+    ) -> ShardState:
         """Load the rollup and replay the rows up to `head`. Raises `RollupGone` if they were deleted."""
         state = ShardState(self.shard_id)
         if rollup is not None:
-            loaded = load_rollup(self.location, rollup)
+            loaded = rollups.get(rollup.blob_key) or load_rollup(self.location, rollup)
             if loaded is None:
                 raise RollupGone(self.shard_id, head.seqno, rollup.blob_key)
             if (loaded.shard_id, loaded.seqno) != (self.shard_id, rollup.seqno):
@@ -777,8 +787,9 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
         with first.history.watching(first.clock):
             heads = first.location.consensus.heads([*shards, *more], seqnos)
         try:
+            loaded = _first_rollups(machines, heads)
             for shard_id, machine in shards.items():
-                machine.advance_to(heads.get(shard_id), known[shard_id])
+                machine.advance_to(heads.get(shard_id), known[shard_id], loaded)
         except RollupGone as error:
             if gone == error.args:
                 # The head is unchanged after a second read, so nobody deleted what it needs on purpose.
@@ -790,6 +801,27 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
         for machine in machines:
             machine.looked = max(machine.looked, began)
         return heads
+
+
+def _first_rollups(machines: Sequence[Machine], heads: Mapping[str, Head]) -> Mapping[str, ShardState]:
+    """Read at once the rollups of shards that are new to this client. Those that are gone are left out."""
+    found = [
+        rollup
+        for machine in machines
+        if machine.shard_id in heads and (rollup := machine.rollup_for(heads[machine.shard_id])) is not None
+    ]
+    if len(found) < 2:
+        return NOTHING_LOADED
+    location = machines[0].location
+    loads = [partial(load_rollup, location, rollup) for rollup in found]
+    states: Sequence[ShardState | None] = location.blob.together(loads)
+    return {rollup.blob_key: state for rollup, state in zip(found, states, strict=True) if state is not None}
+
+
+def look_at(machines: Sequence[Machine]) -> None:
+    """Like `Machine.look` of each, with one read for all of those that need one."""
+    wanted = earliest()
+    refresh_all([machine for machine in machines if machine.looked < wanted])
 
 
 def refresh_all(machines: Sequence[Machine]) -> list[ShardState]:

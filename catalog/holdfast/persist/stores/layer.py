@@ -5,9 +5,9 @@ Each method of a trait must be passed on here. Otherwise a layer would use the t
 in place of the one of its store.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ from holdfast.persist.stores.traits import (
     Put,
 )
 from holdfast.persist.stores.watch import Watch
+
+T = TypeVar("T")
 
 
 class BlobLayer(Blob):
@@ -57,6 +59,9 @@ class BlobLayer(Blob):
 
     def open_input(self, key: str, most: int) -> pa.NativeFile | None:
         return self.inner.open_input(key, most)
+
+    def together(self, asks: Sequence[Callable[[], T]]) -> Sequence[T]:
+        return self.inner.together(asks)
 
     def forget(self, key: str) -> None:
         self.inner.forget(key)

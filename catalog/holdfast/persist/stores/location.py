@@ -28,6 +28,7 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.locations import is_name, location_url, named_location
+from holdfast.persist.looks import look_again
 from holdfast.persist.stores.cache import CacheConfig, CachedBlob
 from holdfast.persist.stores.formats import check_format
 from holdfast.persist.stores.metrics import MeteredBlob, MeteredConsensus, StoreMetrics
@@ -235,15 +236,21 @@ def decode_location(data: bytes, where: str) -> LocationRecord:
 
 
 def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool, arguments: str) -> uuid.UUID:
-    for _ in range(_MAX_ROUNDS):
+    def decided() -> bytes | None:
         entry = consensus.heads([CONSENSUS_KEY]).get(CONSENSUS_KEY)
-        stored = read_location(blob)
+        return None if entry is None else entry.data
+
+    for _ in range(_MAX_ROUNDS):
+        entry, stored = blob.together([decided, lambda: read_location(blob)])
         if entry is not None and stored is not None:
-            return _compare(blob, consensus, entry.data, stored, arguments)
+            return _compare(blob, consensus, entry, stored, arguments)
+        # Another process may be creating the location, so every read from now on must be a new one.
+        look_again()
         if entry is None and stored is None:
             _create_entry(blob, consensus, create=create)
+            look_again()
         elif entry is not None:
-            _complete_blob(blob, consensus, entry.data, create=create)
+            _complete_blob(blob, consensus, entry, create=create)
         elif consensus.heads([CONSENSUS_KEY]):
             continue  # another process created the location between the two reads
         else:

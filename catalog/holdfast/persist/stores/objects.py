@@ -17,7 +17,7 @@ NO_TAG: Final = '"none"'
 """A tag that no version of an object has."""
 
 
-MANY: Final = 50
+MANY: Final = 200
 """A listing with fewer names than this is complete."""
 
 

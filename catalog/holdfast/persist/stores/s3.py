@@ -15,12 +15,12 @@ Invariants:
 began.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -37,6 +37,8 @@ from holdfast.persist.stores.s3_session import (
 )
 from holdfast.persist.stores.spool import opened
 from holdfast.persist.stores.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix, is_key
+
+T = TypeVar("T")
 
 PART_BYTES: Final = 8 * 1024 * 1024
 _MAX_PARTS: Final = 10_000
@@ -132,6 +134,9 @@ class S3Blob(Blob):
 
     def list(self, prefix: str) -> Iterator[BlobMeta]:
         return self._walk(self._base + check_prefix(prefix))
+
+    def together(self, asks: Sequence[Callable[[], T]]) -> Sequence[T]:
+        return self._session.together(asks)
 
     def close(self) -> None:
         """Close the connections. A later call opens new ones."""

@@ -115,7 +115,7 @@ from holdfast.persist.stores.log_losses import (
 from holdfast.persist.stores.log_restart import last_position, next_beginning, restarted
 from holdfast.persist.stores.log_state import Command, Floor, LogAppend, LogObject, LogState, Truncate, draft
 from holdfast.persist.stores.log_turn import ReadObject, Request, Turns, settle
-from holdfast.persist.stores.objects import NO_TAG, Found, Objects
+from holdfast.persist.stores.objects import MANY, NO_TAG, Found, Objects
 from holdfast.persist.stores.traits import (
     NOTHING_KNOWN,
     UNKNOWN_ARGUMENTS,
@@ -133,8 +133,10 @@ from holdfast.persist.stores.traits import (
 
 T = TypeVar("T")
 
-CHECKPOINT_EVERY: Final = 256
-"""Objects between checkpoints. A larger number means a longer replay, and more time for slow readers."""
+CHECKPOINT_EVERY: Final = 64
+"""Objects between checkpoints. A larger number means a longer replay, and more time for slow readers.
+
+To write a checkpoint takes six requests one after the other, and each 16 objects of a replay take one."""
 _SMALL_BYTES: Final = 64 * 1024
 """A larger state gets a new checkpoint only when half of its bytes are new."""
 _READ_AHEAD: Final = 16
@@ -489,9 +491,10 @@ class S3LogConsensus(Consensus):
 
     def _begin(self, floor: Floor) -> Turns:
         began = moment()
-        turns = Turns(*self._open(floor))
+        (state, opened_by), found = self._open_with_more(floor)
+        turns = Turns(state, opened_by)
         try:
-            self._catch_up(turns, _READ_AHEAD)
+            self._catch_up(turns, _READ_AHEAD, found)
             turns.read_at = began
         except LogRegressed as error:
             # Nothing was open yet, so no handles end: the log lost what its own objects name.
@@ -532,8 +535,11 @@ class S3LogConsensus(Consensus):
             self._lost = lost(self._objects, self._log_id, turns.state.position, broken)
         return turns
 
-    def _catch_up(self, turns: Turns, count: int = 1) -> None:
-        """Read the log to its end. `count` is the number of objects to ask for at first."""
+    def _catch_up(self, turns: Turns, count: int = 1, ahead: Sequence[Found | None] = ()) -> None:
+        """Read the log to its end. `count` is the number of objects to ask for at first.
+
+        `ahead` are the first of them, if the caller has asked for them already.
+        """
         with turns.catching:
             # This call has read the objects after `known` up to `read`, and need not read the last one again.
             known = read = turns.confirmed
@@ -543,7 +549,8 @@ class S3LogConsensus(Consensus):
                 reached = self._floor_seen.checkpoint_position
                 names = [object_name(position + 1 + ahead) for ahead in range(count)]
                 asks = [partial(self._objects.get, name) for name in names]
-                for at, found in enumerate(self._objects.together(asks), position + 1):
+                received, ahead = ahead or self._objects.together(asks), ()
+                for at, found in enumerate(received, position + 1):
                     if found is None:
                         last = at - 2 if known < read == at - 1 else at - 1
                         look = self._look(turns, last, first=min(known, last), end=at - 1)
@@ -706,6 +713,16 @@ class S3LogConsensus(Consensus):
             floor = newer
         return LogState(), floor
 
+    def _open_with_more(self, floor: Floor) -> tuple[tuple[LogState, Floor], Sequence[Found | None]]:
+        """Like `_open`, with the objects that follow, which are read at the same time."""
+        opened: list[tuple[LogState, Floor]] = []
+        first = floor.checkpoint_position + 1
+        asks: list[Callable[[], Found | None]] = [lambda: opened.append(self._open(floor))]
+        asks += [partial(self._objects.get, object_name(first + ahead)) for ahead in range(_READ_AHEAD)]
+        _, *found = self._objects.together(asks)
+        is_next = opened[0][0].position + 1 == first
+        return opened[0], found if is_next else ()
+
     def _make_log(self, *, create: bool) -> Found:
         left = self._objects.first_names(LOG_FOLDER)
         if left and self._objects.get(FLOOR_NAME) is None:
@@ -761,12 +778,22 @@ class S3LogConsensus(Consensus):
 
     def _delete_older(self, floor: Floor, tag: str) -> None:
         """Delete the objects and checkpoints older than `floor`. `tag` belongs to the floor's checkpoint."""
-        for folder, least in (
-            (LOG_FOLDER, object_name(floor.floor)),
-            (CHECKPOINT_FOLDER, checkpoint_name(floor.checkpoint_position, "")),
-        ):
-            while doomed := [name for name in self._objects.first_names(folder) if name < least]:
-                # If the store went back to an older state, its log consists of these objects.
-                if self._read_floor()[0] != floor or self._objects.get(floor.checkpoint, tag) is None:
-                    return
-                self._objects.delete(doomed)
+        least = {
+            LOG_FOLDER: object_name(floor.floor),
+            CHECKPOINT_FOLDER: checkpoint_name(floor.checkpoint_position, ""),
+        }
+
+        def older(folder: str) -> list[str]:
+            return [name for name in self._objects.first_names(folder) if name < least[folder]]
+
+        while any(doomed := self._objects.together([partial(older, folder) for folder in least])):
+            # If the store went back to an older state, its log consists of these objects.
+            checks = [
+                lambda: self._read_floor()[0] == floor,
+                lambda: self._objects.get(floor.checkpoint, tag) is not None,
+            ]
+            if not all(self._objects.together(checks)):
+                return
+            self._objects.together([partial(self._objects.delete, names) for names in doomed if names])
+            if all(len(names) < MANY for names in doomed):
+                return

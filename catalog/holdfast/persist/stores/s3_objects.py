@@ -23,8 +23,6 @@ from holdfast.persist.stores.s3_session import (
 
 T = TypeVar("T")
 
-_THREADS: Final = 16
-"""Parallel requests of one call. Objects of a log are small, so this is about the time for an answer."""
 _OTHER: Final = ("PreconditionFailed", "412")
 _SAME: Final = ("NotModified", "304")
 # Another conditional put of the object was in progress, and this one was certainly not carried out.
@@ -46,9 +44,7 @@ class S3Objects:
         credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._place: Final = place
-        self._session: Final = S3Session(
-            place, answer_s=answer_s, reads=reads, credentials=credentials, threads=_THREADS
-        )
+        self._session: Final = S3Session(place, answer_s=answer_s, reads=reads, credentials=credentials)
 
     @property
     def description(self) -> str:
@@ -65,11 +61,7 @@ class S3Objects:
             raise failed(error, self._what("read", name), certain=True) from cause(error)
 
     def together(self, asks: Sequence[Callable[[], T]]) -> list[T]:
-        if not asks:
-            return []
-        # The first function runs in this thread, which would only wait otherwise.
-        others = [self._session.threads.submit(ask) for ask in asks[1:]]
-        return [asks[0](), *(other.result() for other in others)]
+        return self._session.together(asks)
 
     def create(self, name: str, data: bytes) -> str:
         return self._put(name, data, {"IfNoneMatch": "*"})

@@ -19,8 +19,8 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -47,13 +47,17 @@ T = TypeVar("T")
 
 ANSWER_S: Final = 20.0
 _THREADS: Final = 4
-"""Parallel requests of one call, by default: enough to use a fast connection, and a bound on memory."""
+"""Parallel parts of one upload: enough to use a fast connection, and a bound on memory."""
+_CALLERS: Final = 16
+"""Parallel calls of `together`. Small objects take about the time for an answer."""
 _CONNECTIONS: Final = 32
 _CONNECT_S: Final = 5.0
 _MOST_OF_ANSWER: Final = 16 << 20
 """Bytes: more than a listing of the longest keys needs, and more than any error message."""
 _PIECE: Final = 1 << 18
 SLOWEST: Final = 16 << 10
+_AT_ONCE: Final = 64 << 10
+"""Bytes of a body that is sent together with its headers. A refusal wastes no more than that."""
 _WAITS_S: Final = (0.1, 0.4)
 """The longest waits before the second and the third attempt."""
 _REPEAT_WITHIN_S: Final = 1.0
@@ -61,11 +65,15 @@ _REPEAT_WITHIN_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Connections:
-    """The state of one process: a client with its connections, and threads for parallel requests."""
+    """The state of one process: a client with its connections, and threads for parallel requests.
+
+    A call of `callers` may wait for the `threads` of an upload, so they are not the same.
+    """
 
     pid: int
     client: Any
     threads: ThreadPoolExecutor
+    callers: ThreadPoolExecutor
 
 
 class S3Session:
@@ -73,7 +81,7 @@ class S3Session:
 
     Raises `StoreUnreachable` if the service does not respond, the bucket is missing, or credentials are
     missing or refused. If the caller only `reads`, the hint asks for no other rights. `credentials` has the
-    names of AWS's environment variables. One call makes up to `threads` requests in parallel.
+    names of AWS's environment variables.
     """
 
     def __init__(
@@ -83,10 +91,8 @@ class S3Session:
         answer_s: float,
         reads: bool = False,
         credentials: Mapping[str, str] | None = None,
-        threads: int = _THREADS,
     ) -> None:
         self.place: Final = place
-        self._threads: Final = threads
         self.base: Final = place.prefix + "/" if place.prefix else ""
         self._answer_s: Final = answer_s
         self._credentials: Final = credentials
@@ -107,8 +113,28 @@ class S3Session:
 
     @property
     def threads(self) -> ThreadPoolExecutor:
-        """A few threads of this process."""
+        """A few threads of this process, for the parts of uploads."""
         return self._ready().threads
+
+    def together(self, asks: Sequence[Callable[[], T]]) -> list[T]:
+        """Call the functions in parallel, and return their results. All have ended when it raises."""
+        if not asks:
+            return []
+        callers = self._ready().callers
+        sent: list[Future[T]] = []
+        calls: list[Callable[[], T]] = []
+        # The first function runs in this thread, which would only wait otherwise.
+        for ask in asks[1:]:
+            try:
+                sent.append(callers.submit(ask))
+                calls.append(sent[-1].result)
+            except RuntimeError:
+                # While the interpreter ends, it starts no thread.
+                calls.append(ask)
+        try:
+            return [asks[0](), *(call() for call in calls)]
+        finally:
+            wait(sent)
 
     def page(
         self, prefix: str, token: str | None = None, *, after: str = "", most: int = 1000
@@ -130,8 +156,9 @@ class S3Session:
         held = self._connections
         if held.pid == os.getpid():
             held.threads.shutdown(wait=False)
+            held.callers.shutdown(wait=False)
             held.client.close()
-        self._connections = _Connections(0, None, held.threads)
+        self._connections = _Connections(0, None, held.threads, held.callers)
 
     def _ready(self) -> _Connections:
         held = self._connections
@@ -162,8 +189,10 @@ class S3Session:
             ),
         )
         _bound_answers(client)
-        threads = ThreadPoolExecutor(self._threads, thread_name_prefix="holdfast-s3")
-        return _Connections(os.getpid(), client, threads)
+        client.meta.events.register_last("before-call.s3", _send_at_once)
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-s3-parts")
+        callers = ThreadPoolExecutor(_CALLERS, thread_name_prefix="holdfast-s3")
+        return _Connections(os.getpid(), client, threads, callers)
 
 
 class _Given(Credentials):  # type: ignore[misc]
@@ -202,6 +231,13 @@ def _bound_answers(client: Any) -> None:
         return answer
 
     http.send = bounded
+
+
+def _send_at_once(params: dict[str, Any], **_: object) -> None:
+    """Don't ask the service whether it wants a small body: that would cost a round trip for each put."""
+    body = params.get("body")
+    if isinstance(body, io.BytesIO) and body.getbuffer().nbytes <= _AT_ONCE:
+        params["headers"].pop("Expect", None)
 
 
 class _Bounded:

@@ -14,16 +14,18 @@ Every implementation keeps these invariants. The conformance suite tests them.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist.stores.watch import Watch
+
+T = TypeVar("T")
 
 MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200
@@ -140,6 +142,13 @@ class Blob(ABC):
         """
         data = self.get_start(key, most)
         return None if data is None else pa.BufferReader(data)
+
+    def together(self, asks: Sequence[Callable[[], T]]) -> Sequence[T]:
+        """Call the functions, maybe in parallel, and return their results. They call this store.
+
+        If some raise, the first of them counts, once all have ended.
+        """
+        return [ask() for ask in asks]
 
     def forget(self, key: str) -> None:  # noqa: B027 - a store without a cache has nothing to forget
         """Drop cached copies of `key`, so that the next read asks the store."""

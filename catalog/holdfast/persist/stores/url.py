@@ -5,6 +5,7 @@ Messages repeat only the scheme and path of a URL. The rest may contain secrets.
 
 import shlex
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -72,15 +73,17 @@ def open_stores(
         if parts.scheme == "s3":
             place = S3Place.of(parts)
             arguments = arguments_of(url, blob=None, consensus=None)
-            opened = _s3_log(
-                place.below(LOG_FOLDER),
-                create=create,
-                read_only=read_only,
-                arguments=arguments,
-                credentials=credentials,
+            return _at_once(
+                partial(_s3_blob, place.below(BLOB_FOLDER), read_only=read_only, credentials=credentials),
+                partial(
+                    _s3_log,
+                    place.below(LOG_FOLDER),
+                    create=create,
+                    read_only=read_only,
+                    arguments=arguments,
+                    credentials=credentials,
+                ),
             )
-            below = place.below(BLOB_FOLDER)
-            return _with_blob(lambda: _s3_blob(below, read_only=read_only, credentials=credentials), opened)
         folder = _path(parts, "location")
         if create and not read_only:
             arguments = arguments_of(url, blob=None, consensus=None)
@@ -97,8 +100,10 @@ def open_stores(
         _check_creatable(_path(blob_parts, "blob"), log_path, arguments)
     if blob_parts.scheme == "s3" and consensus.startswith("s3://"):
         _check_apart(S3Place.of(blob_parts), S3Place.of(_split(consensus, "consensus", _CONSENSUS_FORMS)))
-    opened = open_consensus(consensus, create=create, read_only=read_only, blob=blob, credentials=credentials)
-    return _with_blob(open_blob, opened)
+    open_log = partial(
+        open_consensus, consensus, create=create, read_only=read_only, blob=blob, credentials=credentials
+    )
+    return _at_once(open_blob, open_log) if blob_parts.scheme == "s3" else _with_blob(open_blob, open_log())
 
 
 def open_for_recovery(
@@ -259,6 +264,22 @@ def _check_creatable(folder: Path, log: Path, arguments: str) -> None:
             f"blob folder {folder} has {foreign}, but consensus file {log} does not exist",
             hint=f"for a new location, choose an empty folder; {lost_hint(arguments)}",
         )
+
+
+def _at_once(open_blob: Callable[[], Blob], open_log: Callable[[], Consensus]) -> tuple[Blob, Consensus]:
+    """Open both stores at the same time. If both fail, the error of the log counts.
+
+    Only for blob stores that write nothing when they open: the log decides whether there is a location.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="holdfast-open") as threads:
+        blob = threads.submit(open_blob)
+        try:
+            log = open_log()
+        except BaseException:
+            if blob.exception() is None:
+                blob.result().close()
+            raise
+        return _with_blob(blob.result, log)
 
 
 def _with_blob(open_blob: Callable[[], Blob], log: Consensus) -> tuple[Blob, Consensus]:

@@ -12,11 +12,11 @@ are not asked. The following rules make sure that a slow reader still finds its 
 2. *A reader registers after the collector has read the state.* Its hold begins at the version of its
    registration, which is newer than the version that the collector knows. The collector deletes only what was
    garbage in its version. The new reader reads later versions, and they don't name this garbage.
-3. *A reader has no lease.* It was opened with mode "read", its lease expired, or its process was stopped for
-   too long. Nothing in the state protects it. So each part also waits for `gc_grace_s` after it became
-   garbage. A reader that is even slower finds that a part is gone. It reads the newest version and plans its
-   read again; if the since of that version has passed its time, it raises an error. It never returns wrong
-   rows.
+3. *A reader has no lease.* It was opened with mode "read", it reads the records of all collections, its lease
+   expired, or its process was stopped for too long. Nothing in the state protects it. So each part also waits
+   for `gc_grace_s` after it became garbage. A reader that is even slower finds that a part is gone. It reads
+   the newest version and plans its read again; if the since of that version has passed its time, it raises an
+   error. It never returns wrong rows.
 4. *The collector crashes.* A blob is deleted after the commit that made it garbage, so a crash between the
    two leaves an entry, and the next collector deletes the blob. A crash after the deletion leaves the entry
    too, and the next collector deletes a blob that is gone already, which has no effect. A blob can be deleted

@@ -37,7 +37,7 @@ from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.stores import Location
 from holdfast.persist.upkeep.garbage import collect_garbage, garbage_due, log_is_long, now_for
 from holdfast.persist.upkeep.leases import LeaseWatch, drop_handles, left_behind
-from holdfast.persist.upkeep.rollup import write_closing_rollup, write_early_rollup
+from holdfast.persist.upkeep.rollup import closing_rollup_due, write_early_rollup, write_rollups
 from holdfast.persist.upkeep.round import due, maintain
 from holdfast.persist.upkeep.survey import Survey
 
@@ -48,6 +48,8 @@ _STOP: Final = ""
 _SOONER: Final = "\0"
 """Not a shard: a reader with a shorter lease has come, so the next heartbeat is due sooner."""
 _LONGEST_CLOSE_S: Final = 5.0
+_TOGETHER: Final = 16
+"""The shards whose last rollups a close writes at once."""
 _CHECK_STORE_EVERY_S: Final = 3600.0
 # Merging everything that came since then costs little more than merging eight batches. The writers of small
 # appends share their interpreter with this thread.
@@ -171,36 +173,57 @@ class Maintainer:
         self._guarded(self._leave, "all shards")
 
     def _leave(self) -> None:
-        # Both in one guard: if the store fails in the first step, the second would wait as long again.
-        self._drop_writers()
-        self._write_rollups()
+        """Drop this client's writers, and write a rollup of each shard that it wrote to.
 
-    def _write_rollups(self) -> None:
-        """Write a rollup of each shard that this client wrote to. Stop at the first failure of the store."""
+        Stop at the first failure of the store.
+        """
         until = self._clock.monotonic() + _LONGEST_CLOSE_S
+        drops = self._drops()
         written = [machine for machine in self._machines() if machine.shard_id in self._written]
-        for number, machine in enumerate(written):
+        for start in range(0, len(written), _TOGETHER):
             if self._clock.monotonic() >= until:
                 log.warning(
                     "%d of %d shards have no rollup of their newest version, because closing took too long;"
                     " what was written since their last rollup is only in the consensus store",
-                    len(written) - number,
+                    len(written) - start,
                     len(written),
                 )
                 return
-            try:
-                write_closing_rollup(machine, self._written[machine.shard_id])
+            self._write_rollups(written[start : start + _TOGETHER], drops)
+            drops = []
+        if drops:
+            commit(drops)
+
+    def _write_rollups(self, machines: Sequence[Machine], drops: Sequence[tuple[Machine, Command]]) -> None:
+        """Write the last rollups of some shards, in one commit with `drops`.
+
+        If one of them can't have a rollup, that is logged, and the others get theirs.
+        """
+        try:
+            due = [m for m in machines if closing_rollup_due(m.state, self._written[m.shard_id])]
+            write_rollups(due, drops)
+            for machine in machines:
                 if self._config.maintenance != "off" and log_is_long(machine.state, self._config):
                     collect_garbage(machine)
-            except LogRegressed:
+        except LogRegressed:
+            raise
+        except Exception as error:
+            # The close must continue in any case, because it releases what the client holds open.
+            is_of_one = isinstance(error, CorruptBlob | BadInput)
+            if isinstance(error, HoldfastError | AssertionError) and not is_of_one:
                 raise
-            except (CorruptBlob, BadInput) as error:
-                log.warning("%s has no rollup of its newest version: %s", machine.shard_id, error)
-            except (HoldfastError, AssertionError):
-                raise
-            except Exception:
-                # The close must continue in any case, because it releases what the client holds open.
-                log.exception("%s has no rollup of its newest version", machine.shard_id)
+            if not drops and len(machines) == 1:
+                if is_of_one:
+                    log.warning("%s has no rollup of its newest version: %s", machines[0].shard_id, error)
+                else:
+                    log.exception("%s has no rollup of its newest version", machines[0].shard_id)
+                return
+        else:
+            return
+        if drops:
+            commit(drops)
+        for machine in machines:
+            self._write_rollups([machine], ())
 
     def _still_fenced(self) -> bool:
         """Whether the client is still fenced. It may have taken the lock again."""
@@ -212,14 +235,12 @@ class Maintainer:
         self._is_fenced = False
         return False
 
-    def _drop_writers(self) -> None:
-        steps: list[tuple[Machine, Command]] = [
+    def _drops(self) -> list[tuple[Machine, Command]]:
+        return [
             (machine, ExpireHandles((), mine))
             for machine in self._machines()
             if (mine := left_behind(machine.state, tuple(machine.settled)))
         ]
-        if steps:
-            commit(steps)
 
     def _start_once(self) -> None:
         with self._lock:

@@ -7,13 +7,15 @@ log is long. Then it writes one whenever the log has doubled. This happens in th
 times in the life of a shard.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import EPOCH_BITS, rollup_key
 from holdfast.persist.rows.part import checksum
 from holdfast.persist.state.codec import encode_state
-from holdfast.persist.state.command import AddRollup
+from holdfast.persist.state.command import AddRollup, Command
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import Rollup, ShardState
 
@@ -46,27 +48,51 @@ def early_rollup_due(state: ShardState) -> bool:
 def write_early_rollup(machine: Machine) -> None:
     """Write a rollup if the newest version needs an early one. Raises the same errors as `commit`."""
     if early_rollup_due(machine.state) and early_rollup_due(machine.refresh()):
-        _ = machine.fence.held  # a client that knows that it is fenced uploads nothing
         write_rollup(machine)
 
 
-def write_closing_rollup(machine: Machine, written: int) -> None:
-    """Write a rollup unless the newest one includes version `written`. Raises like `commit`."""
-    state = machine.state
+def closing_rollup_due(state: ShardState, written: int) -> bool:
+    """Whether a client that closes, and wrote version `written`, must write a rollup that includes it."""
     newest = state.latest_rollup
-    if not state.exists or state.finalized or (newest is not None and newest.seqno >= written):
-        return
-    _ = machine.fence.held  # a client that knows that it is fenced uploads nothing
-    write_rollup(machine)
+    return state.exists and not state.finalized and (newest is None or newest.seqno < written)
 
 
 def write_rollup(machine: Machine) -> None:
     """Write the newest version as a rollup, and record the rollup in the state."""
-    state = machine.state
-    data = encode_state(state)
-    key = rollup_key(machine.shard_id, state.seqno)
-    machine.location.blob.put(key, data)
-    rollup = Rollup(state.seqno, key, len(data), checksum(data))
-    (installed,) = commit([(machine, AddRollup(rollup, machine.store_ms()))])
-    if not installed:
-        machine.location.blob.delete(key)
+    write_rollups([machine])
+
+
+def write_rollups(machines: Sequence[Machine], also: Sequence[tuple[Machine, Command]] = ()) -> None:
+    """Write the newest version of each shard as a rollup. Record them in one commit, after the steps `also`.
+
+    The shards are those of one client. Raises like `commit`.
+    """
+    if not machines:
+        if also:
+            commit(also)
+        return
+    first, blob = machines[0], machines[0].location.blob
+    # A client that knows that it is fenced, or that the log has another history, uploads nothing.
+    first.check_open()
+    _ = first.fence.held
+    rollups: list[Rollup] = []
+    asks: list[Callable[[], float | None]] = []
+    for machine in machines:
+        state = machine.state
+        data = encode_state(state)
+        key = rollup_key(machine.shard_id, state.seqno)
+        rollups.append(Rollup(state.seqno, key, len(data), checksum(data)))
+        asks.append(partial(blob.put, key, data))
+
+    def store_ahead_ms() -> float:
+        return first.store_ms() - 1000 * first.clock.monotonic()
+
+    *_, ahead_ms = blob.together([*asks, store_ahead_ms])
+    assert ahead_ms is not None
+    now_ms = round(ahead_ms + 1000 * first.clock.monotonic())
+    steps = [(each, AddRollup(rollup, now_ms)) for each, rollup in zip(machines, rollups, strict=True)]
+    installed = commit([*also, *steps])[len(also) :]
+    for rollup, is_installed in zip(rollups, installed, strict=True):
+        # None: the outcome was unknown, and turned out to be a success.
+        if is_installed is False:
+            blob.delete(rollup.blob_key)

@@ -2,6 +2,7 @@
 
 import pickle
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import Progress, Schema, Updates
+from holdfast.persist.handles.read import close_readers
+from holdfast.persist.stores import Expect, Put
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, changes, contents, rows, updates
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
@@ -428,6 +431,42 @@ def test_a_closed_client_refuses_work_and_has_given_up_its_leases(stores: Stores
         client.reader(SHARD, purpose="test")
     reader.allow_compaction(3)
     client.close()
+
+
+def test_readers_of_several_shards_take_and_release_their_leases_together(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stores.open()
+    shards = [SHARD, OTHER]
+    for shard in shards:
+        client.writer(shard, SCHEMA, purpose="test").seal(5)
+    before = [stores.state(shard).seqno for shard in shards]
+    commits: list[list[str]] = []
+    append = stores.consensus.compare_and_set
+
+    def noted(puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
+        commits.append([put.key for put in puts])
+        return append(puts, expect)
+
+    monkeypatch.setattr(stores.consensus, "compare_and_set", noted)
+    readers = client.readers(shards, purpose="test")
+    assert commits == [shards]
+    states = [stores.state(shard) for shard in shards]
+    holds = [reader.seqno_hold for state in states for reader in state.leased_readers.values()]
+    assert holds == [state.seqno for state in states] == [seqno + 1 for seqno in before]
+    assert [reader.snapshot(4).to_table().num_rows for reader in readers] == [0, 0]
+    close_readers(readers)
+    assert commits == [shards, shards]
+    close_readers(readers)
+    assert [dict(stores.state(shard).leased_readers) for shard in shards] == [{}, {}]
+    assert commits == [shards, shards]
+
+    client.finalize(OTHER)
+    with pytest.raises(ShardFinalized):
+        client.readers(shards, purpose="test")
+    assert stores.state().leased_readers == {}
+    with pytest.raises(BadInput, match="does not exist"):
+        client.readers([SHARD, client.new_shard_id()], purpose="test")
 
 
 def test_pieces_of_a_snapshot_travel_to_other_processes_without_leases(stores: Stores) -> None:
