@@ -17,8 +17,9 @@ metadata are on S3, but pyiceberg has its catalog in a local SQLite file, which 
 Why goals are missed:
 
 - *Open.* It reads all objects of the log since the last checkpoint, 16 at a time. The log gets a checkpoint
-  every 256 commits. Then the open commits two leases of readers, one after the other.
-- *Look up*, which is the first read after an open: it commits the lease of a reader for the table's shard.
+  every 64 commits. Then the open reads the states of the shards, and commits the leases of a reader.
+- *Look up*, which is the first read of rows: it looks at the log, which takes two requests, and reads the part
+  twice, first to verify it.
 """
 
 import os

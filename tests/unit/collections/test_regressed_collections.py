@@ -37,7 +37,8 @@ def test_the_error_names_the_collection_whose_shard_went_back(stores: Stores) ->
 def test_the_error_names_the_records_of_collections_and_a_catalog(stores: Stores) -> None:
     client = stores.open()
     controller = StorageController(client, who="test")
-    controller.create_collection(CollectionSpec("c1", "orders", Schema.of({"id": "int64"})))
+    for number in range(2):
+        controller.create_collection(CollectionSpec(f"c{number}", f"n{number}", Schema.of({"id": "int64"})))
     go_back(stores.consensus, controller.shard_id)
     with pytest.raises(LogRegressed, match=r"\(the records of all collections\)"):
         controller.list_collections()

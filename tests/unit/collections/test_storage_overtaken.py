@@ -207,14 +207,30 @@ def test_a_reader_that_holds_nothing_is_told_which_time_went(
     watcher = StorageController(stores.open(mode="read"))
     (first, *_) = controller.describe("flights").holding.shards
 
-    def turn(shard: str, *_: object, **__: object) -> object:
-        return drop_first(controller) if shard == first else None
+    def turn(shards: list[str], **_: object) -> object:
+        return drop_first(controller) if first in shards else None
 
     with watcher.reader("flights", purpose="look") as reader:
-        before(monkeypatch, watcher.client, "reader", turn)
+        # As if another rendition had been current when the reader was opened.
+        reader._shards.clear()
+        before(monkeypatch, watcher.client, "readers", turn)
         with pytest.raises(AsOfTooEarly) as error:
             reader.snapshot()
         assert error.value.as_of == 99
+
+
+def test_a_reader_opens_although_its_rendition_is_dropped_meanwhile(
+    stores: Stores, controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, *_) = controller.describe("flights").holding.shards
+    before(
+        monkeypatch,
+        other.client,
+        "readers",
+        lambda shards, **_: drop_first(controller) if first in shards else None,
+    )
+    with other.reader("flights", purpose="look") as reader:
+        assert counted(reader.snapshot().to_table()) == Counter({(1, "a"): 1, (2, "b"): 1})
 
 
 def drop_first(controller: StorageController) -> str:
