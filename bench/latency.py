@@ -18,8 +18,8 @@ Why goals are missed:
 
 - *Open.* It reads all objects of the log since the last checkpoint, 16 at a time. The log gets a checkpoint
   every 64 commits. Then the open reads the states of the shards, and commits the leases of a reader.
-- *Look up*, which is the first read of rows: it looks at the log, which takes two requests, and reads the part
-  twice, first to verify it.
+- *Look up*, which is the first read of rows: it looks at the log, which takes two requests, and reads the
+  part twice, first to verify it.
 """
 
 import os
