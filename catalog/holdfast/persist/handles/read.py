@@ -549,7 +549,7 @@ def open_readers(
             session.existing(machine.shard_id)
         if machine.state.finalized:
             raise ShardFinalized(f"shard {machine.shard_id} was finalized")
-    if session.mode == "read":
+    if session.mode == "read" or not machines:
         return [ReadHandle(session, machine, None) for machine in machines]
     commit([(machine, RegisterReader(handle)) for machine, handle in zip(machines, handles, strict=True)])
     readers = [

@@ -181,29 +181,34 @@ class Maintainer:
         drops = self._drops()
         written = [machine for machine in self._machines() if machine.shard_id in self._written]
         for start in range(0, len(written), _TOGETHER):
-            if self._clock.monotonic() >= until:
-                log.warning(
-                    "%d of %d shards have no rollup of their newest version, because closing took too long;"
-                    " what was written since their last rollup is only in the consensus store",
-                    len(written) - start,
-                    len(written),
-                )
-                return
-            self._write_rollups(written[start : start + _TOGETHER], drops)
+            self._write_rollups(written[start : start + _TOGETHER], drops, until)
             drops = []
+            if self._clock.monotonic() >= until:
+                break
         if drops:
             commit(drops)
+        left = sum(closing_rollup_due(each.state, self._written[each.shard_id]) for each in written)
+        if left and self._clock.monotonic() >= until:
+            log.warning(
+                "%d of %d shards have no rollup of their newest version, because closing took too long;"
+                " what was written since their last rollup is only in the consensus store",
+                left,
+                len(written),
+            )
 
-    def _write_rollups(self, machines: Sequence[Machine], drops: Sequence[tuple[Machine, Command]]) -> None:
-        """Write the last rollups of some shards, in one commit with `drops`.
+    def _write_rollups(
+        self, machines: Sequence[Machine], drops: Sequence[tuple[Machine, Command]], until: float
+    ) -> None:
+        """Write the last rollups of some shards, in one commit with `drops`. Begin nothing after `until`.
 
         If one of them can't have a rollup, that is logged, and the others get theirs.
         """
         try:
             due = [m for m in machines if closing_rollup_due(m.state, self._written[m.shard_id])]
-            write_rollups(due, drops)
+            write_rollups(due, drops, until_s=until)
             for machine in machines:
-                if self._config.maintenance != "off" and log_is_long(machine.state, self._config):
+                is_long = self._config.maintenance != "off" and log_is_long(machine.state, self._config)
+                if is_long and self._clock.monotonic() < until:
                     collect_garbage(machine)
         except LogRegressed:
             raise
@@ -223,7 +228,7 @@ class Maintainer:
         if drops:
             commit(drops)
         for machine in machines:
-            self._write_rollups([machine], ())
+            self._write_rollups([machine], (), until)
 
     def _still_fenced(self) -> bool:
         """Whether the client is still fenced. It may have taken the lock again."""

@@ -9,6 +9,7 @@ times in the life of a shard.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Final
 
 from holdfast.persist.config import PersistConfig
@@ -62,10 +63,13 @@ def write_rollup(machine: Machine) -> None:
     write_rollups([machine])
 
 
-def write_rollups(machines: Sequence[Machine], also: Sequence[tuple[Machine, Command]] = ()) -> None:
+def write_rollups(
+    machines: Sequence[Machine], also: Sequence[tuple[Machine, Command]] = (), *, until_s: float = inf
+) -> None:
     """Write the newest version of each shard as a rollup. Record them in one commit, after the steps `also`.
 
-    The shards are those of one client. Raises like `commit`.
+    The shards are those of one client. No write of a rollup begins at `until_s` of its clock or later. Raises
+    like `commit`.
     """
     if not machines:
         if also:
@@ -75,24 +79,27 @@ def write_rollups(machines: Sequence[Machine], also: Sequence[tuple[Machine, Com
     # A client that knows that it is fenced, or that the log has another history, uploads nothing.
     first.check_open()
     _ = first.fence.held
-    rollups: list[Rollup] = []
-    asks: list[Callable[[], float | None]] = []
-    for machine in machines:
+    written: list[tuple[Machine, Rollup]] = []
+
+    def write(machine: Machine) -> None:
+        if first.clock.monotonic() >= until_s:
+            return
         state = machine.state
         data = encode_state(state)
         key = rollup_key(machine.shard_id, state.seqno)
-        rollups.append(Rollup(state.seqno, key, len(data), checksum(data)))
-        asks.append(partial(blob.put, key, data))
+        blob.put(key, data)
+        written.append((machine, Rollup(state.seqno, key, len(data), checksum(data))))
 
     def store_ahead_ms() -> float:
         return first.store_ms() - 1000 * first.clock.monotonic()
 
+    asks: list[Callable[[], float | None]] = [partial(write, machine) for machine in machines]
     *_, ahead_ms = blob.together([*asks, store_ahead_ms])
     assert ahead_ms is not None
     now_ms = round(ahead_ms + 1000 * first.clock.monotonic())
-    steps = [(each, AddRollup(rollup, now_ms)) for each, rollup in zip(machines, rollups, strict=True)]
-    installed = commit([*also, *steps])[len(also) :]
-    for rollup, is_installed in zip(rollups, installed, strict=True):
+    steps = [*also, *((machine, AddRollup(rollup, now_ms)) for machine, rollup in written)]
+    installed = commit(steps)[len(also) :] if steps else ()
+    for (_, rollup), is_installed in zip(written, installed, strict=True):
         # None: the outcome was unknown, and turned out to be a success.
         if is_installed is False:
             blob.delete(rollup.blob_key)

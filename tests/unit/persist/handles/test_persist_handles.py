@@ -467,6 +467,7 @@ def test_readers_of_several_shards_take_and_release_their_leases_together(
     assert stores.state().leased_readers == {}
     with pytest.raises(BadInput, match="does not exist"):
         client.readers([SHARD, client.new_shard_id()], purpose="test")
+    assert client.readers([], purpose="test") == []
 
 
 def test_pieces_of_a_snapshot_travel_to_other_processes_without_leases(stores: Stores) -> None:
