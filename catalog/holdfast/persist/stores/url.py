@@ -269,8 +269,11 @@ def _check_creatable(folder: Path, log: Path, arguments: str) -> None:
 def _at_once(open_blob: Callable[[], Blob], open_log: Callable[[], Consensus]) -> tuple[Blob, Consensus]:
     """Open both stores at the same time. If both fail, the error of the log counts.
 
-    Only for blob stores that write nothing when they open: the log decides whether there is a location.
+    Only for blobs on S3, because opening them writes nothing: the log decides whether there is a location.
     """
+    # Two threads that import modules with a cycle may find half a module.
+    with needs("s3", "an s3:// URL"):
+        import holdfast.persist.stores.s3  # noqa: F401
     with ThreadPoolExecutor(1, thread_name_prefix="holdfast-open") as threads:
         blob = threads.submit(open_blob)
         try:
