@@ -233,3 +233,26 @@ def test_the_clock_is_that_of_modification_times(blob: Blob) -> None:
     assert meta.modified_ms is not None
     # Both have the store's resolution, of up to a second.
     assert before - 2000 <= meta.modified_ms <= after + 2000
+
+
+def test_spans_of_an_object_are_read_at_their_places(blob: Blob) -> None:
+    data = os.urandom(3 << 20)
+    blob.put("key", data)
+    spans = [(0, 10), (1 << 20, (1 << 20) + 70_000), (len(data) - 5, len(data))]
+    opened = blob.open_spans("key", len(data), spans)
+    assert opened is not None
+    with opened:
+        assert opened.size() == len(data)
+        for start, end in spans:
+            assert opened.read_at(end - start, start) == data[start:end]
+    assert blob.open_spans("other", len(data), spans) is None
+
+
+@pytest.mark.parametrize("size", [2 << 20, (2 << 20) - 1, (3 << 20) + 1, 100])
+def test_an_object_of_another_size_has_it(blob: Blob, size: int) -> None:
+    blob.put("key", bytes(size))
+    expected = 5 << 19
+    opened = blob.open_spans("key", expected, [(expected - 10, expected)])
+    assert opened is not None
+    with opened:
+        assert opened.size() != expected

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -32,6 +32,7 @@ from holdfast.persist.stores.s3_objects import S3Objects
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.s3_session import S3Session
 from holdfast.persist.stores.url import CONSENSUS_FILE
+from testbed.delayproxy import DelayProxy
 from testbed.droppingproxy import DroppingProxy
 from testbed.floodings3 import PROMISED, FloodingS3
 from testbed.minio import Minio
@@ -577,6 +578,9 @@ class SwappedParts(BlobLayer):
     def open_input(self, key: str, most: int) -> pa.NativeFile | None:
         return self._of(key).open_input(key, most)
 
+    def open_spans(self, key: str, size: int, spans: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+        return self._of(key).open_spans(key, size, spans)
+
     def _of(self, key: str) -> Blob:
         return self._other if "/w" in key else self.inner
 
@@ -602,3 +606,21 @@ def test_a_part_that_is_too_large_is_refused_by_each_way_to_read_it(
         with pytest.raises(CorruptBlob, match="/w"):
             read(client.reader(SHARD, purpose="test"))
         assert 0 < theirs.sent < 2 * BUFFERS
+
+
+def test_only_the_wanted_spans_of_a_large_object_are_fetched(minio: Minio, place: S3Place) -> None:
+    data = os.urandom(4 << 20)
+    with DelayProxy(minio.port) as proxy, closing(S3Blob(replace(place, endpoint=proxy.endpoint))) as blob:
+        blob.put("key", data)
+        before, requests = proxy.moved()[1], proxy.requests()["GET"]
+        opened = blob.open_spans("key", len(data), [(0, 1 << 16), (1 << 21, (1 << 21) + 10)])
+        assert opened is not None
+        with opened:
+            assert opened.read_at(10, 1 << 21) == data[1 << 21 : (1 << 21) + 10]
+        assert (1 << 16) < proxy.moved()[1] - before < 1 << 18
+        assert proxy.requests()["GET"] == requests + 2
+        # Most of it: one request for all is better.
+        opened = blob.open_spans("key", len(data), [(0, 3 << 20)])
+        assert opened is not None
+        with opened:
+            assert opened.read() == data

@@ -181,6 +181,10 @@ class FaultyBlob(Blob):
         operation = Operation("blob.open_input", (key,))
         return suffer(self._plan, operation, lambda: self._inner.open_input(key, most))
 
+    def open_spans(self, key: str, size: int, spans: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+        operation = Operation("blob.open_input", (key,))
+        return suffer(self._plan, operation, lambda: self._inner.open_spans(key, size, spans))
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         suffer(self._plan, Operation("blob.put", (key,)), lambda: self._inner.put(key, data))
 

@@ -61,7 +61,7 @@ class Limit(_message.Message):
     def __init__(self, number: _Optional[int] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ...) -> None: ...
 
 class Part(_message.Message):
-    __slots__ = ("blob_key", "inline", "size_bytes", "crc32c", "rows", "schema_id", "lower", "upper", "least", "greatest")
+    __slots__ = ("blob_key", "inline", "size_bytes", "crc32c", "rows", "schema_id", "lower", "upper", "least", "greatest", "footer_bytes", "footer_crc32c")
     BLOB_KEY_FIELD_NUMBER: _ClassVar[int]
     INLINE_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,8 @@ class Part(_message.Message):
     UPPER_FIELD_NUMBER: _ClassVar[int]
     LEAST_FIELD_NUMBER: _ClassVar[int]
     GREATEST_FIELD_NUMBER: _ClassVar[int]
+    FOOTER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FOOTER_CRC32C_FIELD_NUMBER: _ClassVar[int]
     blob_key: str
     inline: bytes
     size_bytes: int
@@ -82,7 +84,9 @@ class Part(_message.Message):
     upper: Frontier
     least: Limit
     greatest: Limit
-    def __init__(self, blob_key: _Optional[str] = ..., inline: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., schema_id: _Optional[int] = ..., lower: _Optional[_Union[Frontier, _Mapping]] = ..., upper: _Optional[_Union[Frontier, _Mapping]] = ..., least: _Optional[_Union[Limit, _Mapping]] = ..., greatest: _Optional[_Union[Limit, _Mapping]] = ...) -> None: ...
+    footer_bytes: int
+    footer_crc32c: int
+    def __init__(self, blob_key: _Optional[str] = ..., inline: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., schema_id: _Optional[int] = ..., lower: _Optional[_Union[Frontier, _Mapping]] = ..., upper: _Optional[_Union[Frontier, _Mapping]] = ..., least: _Optional[_Union[Limit, _Mapping]] = ..., greatest: _Optional[_Union[Limit, _Mapping]] = ..., footer_bytes: _Optional[int] = ..., footer_crc32c: _Optional[int] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("parts",)

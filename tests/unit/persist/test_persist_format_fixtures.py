@@ -11,7 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fixtures.make_format import FOLDER, LIMITED, LIMITS, SUMS, TYPES, Names, listed, main, restore, sums
+from fixtures.make_format import (
+    BLOCKS,
+    FOLDER,
+    LIMITED,
+    LIMITS,
+    SUMS,
+    TYPES,
+    Names,
+    listed,
+    main,
+    restore,
+    sums,
+)
 from holdfast.errors import CLOSED, CorruptBlob, Deprecated, ShardFinalized, VersionTooNew
 from holdfast.persist import (
     PersistClient,
@@ -24,6 +36,8 @@ from holdfast.persist import (
     TypedUpdate,
     Updates,
 )
+from holdfast.persist.parts.verified import known_part
+from holdfast.persist.rows.blocks import checksums
 from holdfast.persist.rows.part import KEY_FORMAT_VERSION, check_footer
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.persist.state.codec import (
@@ -117,6 +131,23 @@ def test_limits_of_parts_are_read_and_leave_parts_out(fixture: Path, folder: Pat
             assert client.read_snapshot_part(outside).to_table().num_rows == 0
         with pytest.raises(CorruptBlob):
             client.read_snapshot_part(SnapshotPart(shard, 0, lower=7)).to_table()
+
+
+@pytest.mark.parametrize("fixture", [BLOCKS], ids=lambda path: path.name)
+def test_blocks_of_a_part_are_verified_by_its_footer(fixture: Path, folder: Path) -> None:
+    test_a_released_format_is_never_changed(fixture)
+    facts = expected(fixture)["shards"]["summed"]
+    with PersistClient.open(folder.as_uri(), mode="read") as client:
+        read_all(client, facts)
+        (part,) = (part for batch in state_of(client, facts["shard"]).batches for part in batch.parts)
+        blob = folder / "blob" / str(part.blob_key)
+        known = known_part(client.session.machine(facts["shard"]), part)
+    assert 0 < part.footer_bytes < part.size_bytes == blob.stat().st_size
+    assert known.blocks == checksums(blob.read_bytes())
+    assert len(known.blocks) > 1
+    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
+    with PersistClient.open(folder.as_uri(), mode="read") as client, pytest.raises(CorruptBlob):
+        known_part(client.session.machine(facts["shard"]), part)
 
 
 def read_all(client: PersistClient, facts: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -33,6 +33,7 @@ from holdfast.errors import BadInput, CorruptBlob
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.parts import unsummed, verified
 from holdfast.persist.rows import part
+from holdfast.persist.rows.blocks import BLOCK_BYTES
 from holdfast.persist.rows.canonical import prepare_updates, sort_updates
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.part import KEYED_GROUP_ROWS, encode_parquet
@@ -267,7 +268,12 @@ class CountingBlob(BlobLayer):
         return data
 
     def open_input(self, key: str, most: int) -> pa.NativeFile | None:
-        file = super().open_input(key, most)
+        return self._counted(super().open_input(key, most))
+
+    def open_spans(self, key: str, size: int, spans: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+        return self._counted(super().open_spans(key, size, spans))
+
+    def _counted(self, file: pa.NativeFile | None) -> pa.NativeFile | None:
         return None if file is None else pa.PythonFile(_Counting(self, file), mode="r")
 
 
@@ -396,7 +402,7 @@ def test_only_the_columns_of_a_consolidated_table_that_are_needed_are_read(
     # To count rows, DuckDB asks for the first column. Each column of a row group is read in whole blocks.
     needed = needed or ({"id"} if reads == "to_duckdb" else set())
     groups = -(-ROWS // 2 // KEYED_GROUP_ROWS)
-    most = sum(sizes[name] + 2 * groups * verified.BLOCK_BYTES for name in needed)
+    most = sum(sizes[name] + 2 * groups * BLOCK_BYTES for name in needed)
     assert blob.read_bytes <= most < sum(sizes.values())
 
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import StorageError
 from holdfast.persist.ids import new_id, part_key
+from holdfast.persist.rows.blocks import footer_of
 from holdfast.persist.rows.canonical import sort_updates, time_bounds
 from holdfast.persist.rows.consolidate import ParquetSource, Source
 from holdfast.persist.rows.evolution import upgraded
@@ -91,7 +92,17 @@ def _upload(
     least, greatest = limits_of(*(first_value(schema, piece, index) for index in (0, piece.num_rows - 1)))
     lower, upper = bounds[0], bounds[1] + 1
     return Part(
-        piece.num_rows, schema_id, lower, upper, len(data), crc32c, key, least=least, greatest=greatest
+        piece.num_rows,
+        schema_id,
+        lower,
+        upper,
+        len(data),
+        crc32c,
+        key,
+        None,
+        least,
+        greatest,
+        *footer_of(data),
     )
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from holdfast.errors import CLOSED
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.parts.part_store import PartWriter, delete_parts, put_part
+from holdfast.persist.rows.blocks import footer_of
 from holdfast.persist.rows.canonical import time_bounds
 from holdfast.persist.rows.limits import Limit, first_value, limits_of
 from holdfast.persist.rows.part import ROW_GROUP_BYTES, PartFile, group_rows, row_group_bytes
@@ -186,8 +187,10 @@ class _RunWriter:
             len(data),
             crc32c,
             key,
-            least=least,
-            greatest=greatest,
+            None,
+            least,
+            greatest,
+            *footer_of(data),
         )
 
 

@@ -4,8 +4,8 @@ Invariants:
 
 - A blob's checksum is verified over the whole object, in one pass before its first row is decoded, through
   the same open file. It costs a second read of the bytes, which are in the page cache by then. A read with a
-  filter, or of some columns, verifies the whole object only once in a process, and then only the blocks that
-  it reads (`holdfast.persist.parts.verified`). So unverified bytes never decide what is skipped.
+  filter, of some columns, or of a part of the rows verifies the footer and the blocks that it reads
+  (`holdfast.persist.parts.verified`). So unverified bytes never decide what is skipped.
 - A row group is skipped only if its bounds exclude every wanted row. `audit_pushdown` reads it anyway, and
   raises an error if there is a wanted row in it.
 - A read of some columns reads `_time` and `_diff` only where the footer does not say enough of them. With a
@@ -280,11 +280,12 @@ class _Reader:
         clock = self.machine.clock
         patience = Patience(self.machine.config, clock)
         given, is_again = 0, False
+        by_blocks = self.row_filter is not None or self.needs_no_sums or self._reads_few(part)
         while True:
             try:
                 with ExitStack() as stack:
                     known = groups = None
-                    if self.row_filter is None and not self.needs_no_sums:
+                    if not by_blocks:
                         file = stack.enter_context(open_part(self.machine, part, self.buffer_bytes))
                     else:
                         known = known_part(self.machine, part)
@@ -295,7 +296,9 @@ class _Reader:
                             if (rows := self._small(known, own)) is not None:
                                 yield _Read(rows.slice(given), rows.num_rows - given)
                                 return
-                        file = stack.enter_context(open_known(self.machine, known))
+                        others = self.machine.config.audit_pushdown
+                        opened = range(known.metadata.num_row_groups) if others else groups
+                        file = stack.enter_context(open_known(self.machine, known, opened))
                     for read in self._batches(file, part, own, given, held, known, groups):
                         yield read
                         given += read.count
@@ -303,7 +306,7 @@ class _Reader:
                 return
             except CorruptBlob:
                 # A cached copy may be damaged since it was verified. The second error is the store's.
-                if (self.row_filter is None and not self.needs_no_sums) or is_again:
+                if not by_blocks or is_again:
                     raise
                 is_again = forget(self.machine, part)
                 if not is_again:
@@ -311,6 +314,10 @@ class _Reader:
             except (Determinate, Indeterminate) as error:
                 if error.lasting or not patience.wait():
                     raise
+
+    def _reads_few(self, part: Part) -> bool:
+        """Whether the range of keys may leave out some of a part whose blocks can be verified one by one."""
+        return self.wanted != EVERYTHING and part.footer_bytes > 0
 
     def _small(self, known: KnownPart, own: Schema) -> pa.RecordBatch | None:
         """All rows of a part with few rows, which was written under `own`. None if it has more."""
@@ -428,7 +435,7 @@ class _Reader:
         def opened_again() -> Iterator[pq.ParquetFile]:
             # A file has a position, which only one thread may move.
             assert known is not None
-            with open_known(self.machine, known) as again, opened(again) as source:
+            with open_known(self.machine, known, groups) as again, opened(again) as source:
                 yield source
 
         def fetch_whole(span: _Span, columns: _Columns) -> "_Read | _Batches | None":

@@ -1,9 +1,10 @@
 """Reads some of a part's bytes, and verifies exactly those that it reads.
 
-The shard's state has one checksum for a whole part. So the first read in a process reads all of it, compares
-that checksum, and keeps the checksum of each block. Later reads read the blocks that they need, and compare
-each of them with its own checksum. So no unverified byte decides what is read or skipped, at any time, and a
-lookup in a part that was read before costs a few blocks.
+The shard's state has a checksum of a part's footer, and the footer has one of each block before it. So the
+first read in a process reads the footer, and keeps the checksums. It and later reads read the blocks that
+they need, and compare each of them with its own checksum. So no unverified byte decides what is read or
+skipped, at any time, and a lookup costs a few blocks. Of a part from an earlier build, the state has only a
+checksum of all of it. The first read in a process then reads all of it.
 
 The checksums of one part take 4 bytes per block. They are kept for the last `_MOST_PARTS` parts of a shard,
 as long as its client is open. So are footers, and what was derived from them: at most `_FOOTER_BYTES` of a
@@ -18,7 +19,7 @@ So to look up a few keys again decodes nothing again.
 import weakref
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,7 @@ from holdfast.errors import CorruptBlob, Determinate
 from holdfast.forks import ForkLock, fork_count
 from holdfast.persist.parts.dictionaries import columns_with_dictionary, decoded, decoded_bytes
 from holdfast.persist.parts.part_store import PartGone
+from holdfast.persist.rows.blocks import BLOCK_BYTES, all_blocks, checksums
 from holdfast.persist.rows.groups import GroupBounds, bounds_through
 from holdfast.persist.rows.part import UNREADABLE, check_footer, read_error
 from holdfast.persist.rows.row_filter import PartBounds
@@ -40,8 +42,9 @@ from holdfast.persist.state.machine import Machine, read_twice, retry
 from holdfast.persist.state.state import Part
 from holdfast.persist.stores.random_input import RandomInput
 
-BLOCK_BYTES: Final = 16 * 1024
 _READ_BYTES: Final = 64 * BLOCK_BYTES
+# To read so many bytes that nobody wants takes less time than another request.
+_GAP_BYTES: Final = 1024 * 1024
 _MOST_PARTS: Final = 1024
 _FOOTER_BYTES: Final = 64 * 1024 * 1024
 # About what a footer takes in memory, with what is derived from it, for each column of a row group and for
@@ -145,7 +148,7 @@ class KnownPart:
 
 
 def known_part(machine: Machine, part: Part) -> KnownPart:
-    """Return what is known of a stored part. If this process has not verified it yet, read all of it.
+    """Return what is known of a stored part. If this process has not verified it yet, read what that needs.
 
     Raises:
         PartGone: its blob does not exist.
@@ -169,12 +172,12 @@ def is_known(machine: Machine, part: Part) -> bool:
 
 
 @contextmanager
-def open_known(machine: Machine, known: KnownPart) -> Iterator[pa.NativeFile]:
-    """Open a part for random access. What is read through the file is verified.
+def open_known(machine: Machine, known: KnownPart, groups: Sequence[int]) -> Iterator[pa.NativeFile]:
+    """Open some row groups of a part for random access. What is read through the file is verified.
 
     Raises `PartGone` if its blob does not exist any more. Reading raises `CorruptBlob` for damaged bytes.
     """
-    with open_part_file(machine, known.part) as file:
+    with open_part_file(machine, known.part, _spans(known, groups)) as file:
         blocks = _BlockFile(file, known.part, known.blocks)
         with pa.PythonFile(blocks, mode="r") as verified:
             yield verified
@@ -195,7 +198,7 @@ def small_rows(machine: Machine, known: KnownPart) -> pa.RecordBatch | None:
     own = machine.schema_of(known.part)
     coded = columns_with_dictionary(metadata, own, own.names)
     with (
-        open_known(machine, known) as file,
+        open_known(machine, known, range(metadata.num_row_groups)) as file,
         pq.ParquetFile(file, metadata=metadata, read_dictionary=coded, pre_buffer=False) as parquet,
     ):
         batches = parquet.read(use_threads=False).replace_schema_metadata().to_batches()
@@ -217,7 +220,7 @@ def rows_of_groups(machine: Machine, known: KnownPart, groups: Sequence[int]) ->
             rows = _rows.get(known, group)[1]
             if rows is None:
                 if parquet is None:
-                    file = stack.enter_context(open_known(machine, known))
+                    file = stack.enter_context(open_known(machine, known, groups))
                     parquet = stack.enter_context(
                         pq.ParquetFile(file, metadata=known.metadata, pre_buffer=False)
                     )
@@ -288,12 +291,14 @@ def forget(machine: Machine, part: Part) -> bool:
         return machine in _kept and _kept[machine].drop(str(part.blob_key))
 
 
-def open_part_file(machine: Machine, part: Part) -> pa.NativeFile:
-    """Open a part for random access, without verifying it. Raises `PartGone`."""
-    key = str(part.blob_key)
+def open_part_file(
+    machine: Machine, part: Part, spans: Sequence[tuple[int, int]] | None = None
+) -> pa.NativeFile:
+    """Open a part for random access, or only some spans of it, without verifying it. Raises `PartGone`."""
+    key, size, blob = str(part.blob_key), part.size_bytes, machine.location.blob
 
     def attempt() -> pa.NativeFile:
-        file = machine.location.blob.open_input(key, part.size_bytes + 1)
+        file = blob.open_input(key, size + 1) if spans is None else blob.open_spans(key, size, spans)
         if file is None:
             raise PartGone(key)
         return file
@@ -301,14 +306,65 @@ def open_part_file(machine: Machine, part: Part) -> pa.NativeFile:
     return retry(attempt, machine.config, machine.clock)
 
 
+def _spans(known: KnownPart, groups: Sequence[int]) -> Sequence[tuple[int, int]]:
+    """Return the blocks of these row groups, which are in ascending order. Spans that are close are one."""
+    spans: list[tuple[int, int]] = []
+    for group in groups:
+        start, end = _extent(known.metadata.row_group(group))
+        start -= start % BLOCK_BYTES
+        end = min(known.part.size_bytes, end + -end % BLOCK_BYTES)
+        if spans and start <= spans[-1][1] + _GAP_BYTES:
+            start = spans.pop()[0]
+        spans.append((start, end))
+    return spans
+
+
+def _extent(group: pq.RowGroupMetaData) -> tuple[int, int]:
+    """Where the bytes of a row group are. Its columns follow each other."""
+    first, last = group.column(0), group.column(group.num_columns - 1)
+    start = first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset
+    begin = last.dictionary_page_offset if last.has_dictionary_page else last.data_page_offset
+    return start, begin + last.total_compressed_size
+
+
 def _verified(machine: Machine, part: Part, blocks: "array[int] | None") -> KnownPart:
-    """Read the footer of a part. Without the checksums of its blocks, first read and compare all of it."""
+    """Read and verify the footer of a part.
+
+    If the state has no checksum of it, first read and compare all of the part, unless the checksums of its
+    blocks are given.
+    """
 
     def attempt() -> KnownPart:
+        if part.footer_bytes:
+            return _known_by_footer(machine, part)
         with open_part_file(machine, part) as file:
-            return _known_of(machine, part, file, blocks or _blocks_of(part, file))
+            known_blocks = blocks or _blocks_of(part, file)
+            with pa.PythonFile(_BlockFile(file, part, known_blocks), mode="r") as verified:
+                return _known_of(machine, part, verified, lambda _: known_blocks)
 
     return retry(attempt, machine.config, machine.clock)
+
+
+def _known_by_footer(machine: Machine, part: Part) -> KnownPart:
+    key, before = str(part.blob_key), part.size_bytes - part.footer_bytes
+    with open_part_file(machine, part, [(before, part.size_bytes)]) as file:
+        _check_size(part, file)
+        try:
+            footer: bytes = file.read_at(part.footer_bytes, before)
+        except OSError as error:
+            raise Determinate(f"can't read {key}: {error}") from error
+    if (found := google_crc32c.value(footer)) != part.footer_crc32c:
+        raise CorruptBlob(key, f"a footer with crc32c {part.footer_crc32c:08x}", f"{found:08x}")
+    return _known_of(
+        machine, part, pa.BufferReader(footer), lambda metadata: all_blocks(footer, metadata, before, key)
+    )
+
+
+def _check_size(part: Part, file: pa.NativeFile) -> None:
+    size = file.size()
+    if size != part.size_bytes:
+        found = f"more than {part.size_bytes} bytes" if size > part.size_bytes else f"{size} bytes"
+        raise CorruptBlob(str(part.blob_key), f"{part.size_bytes} bytes", found)
 
 
 def _blocks_of(part: Part, file: pa.NativeFile) -> "array[int]":
@@ -316,13 +372,11 @@ def _blocks_of(part: Part, file: pa.NativeFile) -> "array[int]":
     key, crc32c = str(part.blob_key), 0
     blocks = array("I")
     try:
-        if (size := file.size()) != part.size_bytes:
-            found = f"more than {part.size_bytes} bytes" if size > part.size_bytes else f"{size} bytes"
-            raise CorruptBlob(key, f"{part.size_bytes} bytes", found)
-        for start in range(0, size, _READ_BYTES):
-            data = file.read_at(min(_READ_BYTES, size - start), start)
+        _check_size(part, file)
+        for start in range(0, part.size_bytes, _READ_BYTES):
+            data = file.read_at(min(_READ_BYTES, part.size_bytes - start), start)
             crc32c = google_crc32c.extend(crc32c, data)
-            blocks.extend(_checksums(data))
+            blocks.extend(checksums(data))
     except OSError as error:
         raise Determinate(f"can't read {key}: {error}") from error
     if crc32c != part.crc32c:
@@ -330,20 +384,20 @@ def _blocks_of(part: Part, file: pa.NativeFile) -> "array[int]":
     return blocks
 
 
-def _known_of(machine: Machine, part: Part, file: pa.NativeFile, blocks: "array[int]") -> KnownPart:
+def _known_of(
+    machine: Machine,
+    part: Part,
+    file: pa.NativeFile,
+    blocks_of: "Callable[[pq.FileMetaData], array[int]]",
+) -> KnownPart:
+    """Return what the verified footer at the end of a file says, with the checksums of all blocks."""
     key, own = str(part.blob_key), machine.schema_of(part)
     try:
-        with pa.PythonFile(_BlockFile(file, part, blocks), mode="r") as verified:
-            metadata = pq.read_metadata(verified)
+        metadata = pq.read_metadata(file)
         check_footer(metadata, own, key=key)
     except UNREADABLE as error:
         raise read_error(error, key) from error
-    return KnownPart(part, blocks, metadata, PartBounds(own, metadata), {})
-
-
-def _checksums(data: bytes) -> list[int]:
-    starts = range(0, len(data), BLOCK_BYTES)
-    return [google_crc32c.value(data[start : start + BLOCK_BYTES]) for start in starts]
+    return KnownPart(part, blocks_of(metadata), metadata, PartBounds(own, metadata), {})
 
 
 def verified_bytes(file: pa.NativeFile, part: Part, blocks: "array[int]", start: int, end: int) -> bytes:
@@ -351,7 +405,7 @@ def verified_bytes(file: pa.NativeFile, part: Part, blocks: "array[int]", start:
     first, last = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
     begin = first * BLOCK_BYTES
     data: bytes = file.read_at(min(part.size_bytes, last * BLOCK_BYTES) - begin, begin)
-    if _checksums(data) != blocks[first:last].tolist():
+    if checksums(data) != blocks[first:last]:
         what = f"the verified bytes from {begin} to {begin + len(data)}"
         raise CorruptBlob(str(part.blob_key), what, "other bytes")
     return data[start - begin : end - begin]

@@ -7,9 +7,9 @@ Invariants:
 - The footer of a Parquet part contains the format version, the schema id, the schema, and the row groups that
   have NaN in a column. Parquet's own statistics skip NaN, so they alone don't bound such a column.
 - Bytes that are not a part of that schema raise `CorruptBlob`, a newer format raises `VersionTooNew`, and a
-  format that is no longer supported raises `Deprecated`. No other errors are raised. Only the checksum of the
-  whole object, in the shard's state, detects all changed bytes, because page checksums do not cover the page
-  headers. So call `verify` before decoding.
+  format that is no longer supported raises `Deprecated`. No other errors are raised. Page checksums do not
+  cover the page headers. So before decoding, call `verify`, which compares the whole object with the shard's
+  state, or compare the blocks that are decoded (`holdfast.persist.rows.blocks`).
 """
 
 import json
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob, Determinate, HoldfastError
+from holdfast.persist.rows.blocks import KEY_BLOCKS, BlockSums
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.values import Rows, values_of
@@ -176,7 +177,7 @@ class PartFile:
         self._schema = schema
         self._schema_id = schema_id
         self._encoding = encoding
-        self._sink = pa.BufferOutputStream()
+        self._sink = BlockSums()
         self._writer: pq.ParquetWriter | None = None
         self._nan: dict[str, list[int]] = {}
         self._groups = 0
@@ -200,16 +201,17 @@ class PartFile:
             KEY_SCHEMA_ID: str(self._schema_id).encode(),
             KEY_SCHEMA: schema_json(self._schema).encode(),
             KEY_HAS_NAN: json.dumps(self._nan).encode(),
+            KEY_BLOCKS: self._sink.sums(),
         }
         self._writer.add_key_value_metadata(footer)
         self._writer.close()
-        return memoryview(self._sink.getvalue()).toreadonly()
+        return self._sink.finish()
 
     def _open(self, sample: pa.Table) -> pq.ParquetWriter:
         encoding = self._encoding or choose_encoding(self._schema, sample)
         columns = len(self._schema.columns) + 1
         return pq.ParquetWriter(
-            self._sink,
+            pa.PythonFile(self._sink, mode="w"),
             self._schema.arrow_updates,
             version="2.6",
             compression=encoding.compression,

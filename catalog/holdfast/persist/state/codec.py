@@ -235,6 +235,8 @@ def _part_from(message: pb.Part) -> Part:
         message.inline if kind == "inline" else None,
         _limit_from(message.least) if message.HasField("least") else None,
         _limit_from(message.greatest) if message.HasField("greatest") else None,
+        message.footer_bytes,
+        message.footer_crc32c,
     )
 
 
@@ -274,7 +276,19 @@ def _rollup_from(message: pb.Rollup) -> Rollup:
 
 # For each kind of value: the plain fields, and the fields that are frontiers.
 _FIELDS: Final[dict[type, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    Part: (("blob_key", "inline", "size_bytes", "crc32c", "rows", "schema_id"), ("lower", "upper")),
+    Part: (
+        (
+            "blob_key",
+            "inline",
+            "size_bytes",
+            "crc32c",
+            "rows",
+            "schema_id",
+            "footer_bytes",
+            "footer_crc32c",
+        ),
+        ("lower", "upper"),
+    ),
     Batch: (("id", "level"), ("lower", "upper", "since")),
     PendingBatch: (("id", "writer_id", "level"), ("lower", "upper")),
     LeasedReader: (("id", "seqno_hold", "heartbeats", "lease_ms", "purpose", "hostname"), ("since",)),

@@ -34,6 +34,8 @@ class Part:
     `[lower, upper)` count: a seal can split an object, so that a batch and a pending batch share it.
 
     No value of the first column is below `least` or above `greatest` (`holdfast.persist.rows.limits`).
+    `footer_crc32c` is the checksum of the last `footer_bytes`, which have the checksums of the bytes before
+    (`holdfast.persist.rows.blocks`). They are 0 if the part was written by an earlier build.
     """
 
     rows: int
@@ -46,6 +48,8 @@ class Part:
     inline: bytes | None = None
     least: Limit | None = None
     greatest: Limit | None = None
+    footer_bytes: int = 0
+    footer_crc32c: int = 0
 
 
 @dataclass(frozen=True, slots=True)

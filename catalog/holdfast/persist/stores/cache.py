@@ -25,7 +25,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +148,12 @@ class CachedBlob(BlobLayer):
         data = self.get_start(key, most)
         return None if data is None else opened(data)
 
+    def open_spans(self, key: str, size: int, spans: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+        # The next read may want others of an object that is kept.
+        if size <= max(self._memory.most_bytes, self._folder.most_bytes if self._folder else 0):
+            return self.open_input(key, size + 1)
+        return self.inner.open_spans(key, size, spans)
+
     def forget(self, key: str) -> None:
         self._drop(check_key(key))
         self.inner.forget(key)
@@ -175,6 +181,7 @@ class _Memory:
         self._lock: Final = threading.Lock()
         self._objects: Final[OrderedDict[str, bytes]] = OrderedDict()
         self.size = 0
+        self.most_bytes: Final = bound // _LARGEST
 
     def get(self, key: str) -> bytes | None:
         with self._lock:
@@ -184,7 +191,7 @@ class _Memory:
             return data
 
     def put(self, key: str, data: bytes) -> None:
-        if not self._bound or len(data) > self._bound // _LARGEST:
+        if not self.most_bytes or len(data) > self.most_bytes:
             return
         with self._lock:
             self.size += len(data) - len(self._objects.pop(key, b""))
@@ -205,6 +212,7 @@ class _Folder:
         self._bound: Final = bound
         self._scope: Final = scope
         self._lock: Final = threading.Lock()
+        self.most_bytes: Final = bound // _LARGEST
         self._unlooked = bound  # bytes that this process wrote since its last check; the first put checks
         self.dropped = 0
         self.failures = 0
@@ -239,7 +247,7 @@ class _Folder:
 
     def put(self, key: str, data: bytes) -> None:
         framed = seal(MAGIC, FORMAT_VERSION, self._label(key) + data)
-        if len(framed) > self._bound // _LARGEST:
+        if len(framed) > self.most_bytes:
             return
         temporary = self._folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
         try:

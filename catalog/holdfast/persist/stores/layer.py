@@ -63,6 +63,9 @@ class BlobLayer(Blob):
     def together(self, asks: Sequence[Callable[[], T]]) -> Sequence[T]:
         return self.inner.together(asks)
 
+    def open_spans(self, key: str, size: int, spans: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+        return self.inner.open_spans(key, size, spans)
+
     def forget(self, key: str) -> None:
         self.inner.forget(key)
 

@@ -174,6 +174,9 @@ class MeteredBlob(BlobLayer):
     def open_input(self, key: str, most: int) -> pa.NativeFile | None:
         return self._measure("blob.open_input", lambda: self.inner.open_input(key, most))
 
+    def open_spans(self, key: str, size: int, spans: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+        return self._measure("blob.open_spans", lambda: self.inner.open_spans(key, size, spans))
+
     def _listing(self, found: Iterator[BlobMeta]) -> Iterator[BlobMeta]:
         """Yield the listing. Count it at its end as one call, with the time that the store took."""
         clock, seconds, error = self._metrics.clock, 0.0, None

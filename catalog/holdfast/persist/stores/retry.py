@@ -121,6 +121,9 @@ class RetryingBlob(BlobLayer):
     def open_input(self, key: str, most: int) -> pa.NativeFile | None:
         return self._again("open_input", lambda: self.inner.open_input(key, most))
 
+    def open_spans(self, key: str, size: int, spans: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+        return self._again("open_spans", lambda: self.inner.open_spans(key, size, spans))
+
     def _again(self, call: str, act: Callable[[], T]) -> T:
         return self._policy.run(call, act, again_if_unknown=True)
 

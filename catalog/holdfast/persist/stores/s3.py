@@ -20,6 +20,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ from holdfast.persist.stores.s3_session import (
     patiently,
     read_body,
 )
-from holdfast.persist.stores.spool import opened
+from holdfast.persist.stores.spool import IN_MEMORY_BYTES, opened, opened_spans
 from holdfast.persist.stores.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix, is_key
 
 T = TypeVar("T")
@@ -88,6 +89,38 @@ class S3Blob(Blob):
     def open_input(self, key: str, most: int) -> pa.NativeFile | None:
         data = self.get_start(key, most)
         return None if data is None else opened(data)
+
+    def open_spans(self, key: str, size: int, spans: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+        wanted = sum(end - start for start, end in spans)
+        if size <= IN_MEMORY_BYTES or wanted > size // 2:
+            return self.open_input(key, size + 1)
+        name = self._name(key)
+        try:
+            found = list(self._session.threads.map(partial(self._fetch_span, name, size), spans))
+        except FAILURES as error:
+            if code(error) == "NoSuchKey":
+                return None
+            if code(error) != "InvalidRange":
+                raise failed(error, self._what("read", key), certain=True) from cause(error)
+            found = []
+        fetched = {start: data for (start, _), data in zip(spans, found, strict=False) if data is not None}
+        if len(fetched) == len(spans):
+            with suppress(OSError):
+                return opened_spans(size, fetched)
+        return self.open_input(key, size + 1)
+
+    def _fetch_span(self, name: str, size: int, span: tuple[int, int]) -> bytes | None:
+        """A span of an object of `size` bytes; None if it has another size, or no range came back."""
+        start, end = span
+        where = {"Bucket": self._place.bucket, "Key": name, "Range": f"bytes={start}-{end - 1}"}
+
+        def ask() -> bytes | None:
+            answer = self._session.client.get_object(**where)
+            data = read_body(answer["Body"], end - start)
+            is_it = answer.get("ContentRange") == f"bytes {start}-{end - 1}/{size}"
+            return data if is_it and len(data) == end - start else None
+
+        return patiently(ask, passing)
 
     def _get(self, key: str, most: int | None = None) -> bytes | None:
         name = self._name(key)

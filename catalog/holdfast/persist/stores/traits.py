@@ -150,6 +150,19 @@ class Blob(ABC):
         """
         return [ask() for ask in asks]
 
+    def open_spans(
+        self,
+        key: str,
+        size: int,
+        spans: Sequence[tuple[int, int]],  # noqa: ARG002 - for stores that fetch
+    ) -> pa.NativeFile | None:
+        """Open an object of `size` bytes of which only some spans are read: from a byte to before another.
+
+        A store that must first fetch the object may fetch only these. Other bytes are then zeros. Returns
+        None if there is no such object. If it has another size, the file has another size too.
+        """
+        return self.open_input(key, size + 1)
+
     def forget(self, key: str) -> None:  # noqa: B027 - a store without a cache has nothing to forget
         """Drop cached copies of `key`, so that the next read asks the store."""
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -254,3 +255,24 @@ def test_threads_share_a_cache(tmp_path: Path) -> None:
 def test_bounds_without_sense_are_refused() -> None:
     with pytest.raises(BadInput, match="0 or more"):
         CacheConfig(memory_bytes=-1)
+
+
+def test_an_object_that_is_too_large_for_the_cache_is_not_fetched_as_a_whole(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Spans(MemoryBlob):
+        def open_spans(self, key: str, size: int, spans: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+            asked.append(key)
+            return super().open_spans(key, size, spans)
+
+    inner = Spans()
+    for size in (256, 257):
+        inner.put(f"k{size}", bytes(size))
+        for cached in (
+            CachedBlob(inner, CacheConfig(memory_bytes=1024), scope="l"),
+            CachedBlob(inner, CacheConfig(memory_bytes=0, folder=tmp_path, folder_bytes=size * 4), scope="l"),
+        ):
+            opened = cached.open_spans(f"k{size}", size, [(0, 1)])
+            assert opened is not None
+            assert opened.size() == size
+    assert asked == ["k257"]
