@@ -21,7 +21,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, takewhile
@@ -43,7 +43,7 @@ from holdfast.persist.parts.dictionaries import (
 )
 from holdfast.persist.parts.part_store import PartGone, read_inline, within
 from holdfast.persist.parts.row_groups import Sizes, least_width, sizes, sizes_of, times_and_diff
-from holdfast.persist.parts.verified import KnownPart, forget, known_part, open_known, small_rows
+from holdfast.persist.parts.verified import KnownPart, forget, known_part, open_shared, small_rows
 from holdfast.persist.rows.canonical import empty_updates, sort_updates
 from holdfast.persist.rows.constants import repeated
 from holdfast.persist.rows.evolution import upgraded
@@ -287,6 +287,7 @@ class _Reader:
                     known = groups = None
                     if not by_blocks:
                         file = stack.enter_context(open_part(self.machine, part, self.buffer_bytes))
+                        source = partial(_same, file)
                     else:
                         known = known_part(self.machine, part)
                         groups = self._known_groups(known, own)
@@ -298,8 +299,8 @@ class _Reader:
                                 return
                         others = self.machine.config.audit_pushdown
                         opened = range(known.metadata.num_row_groups) if others else groups
-                        file = stack.enter_context(open_known(self.machine, known, opened))
-                    for read in self._batches(file, part, own, given, held, known, groups):
+                        source = stack.enter_context(open_shared(self.machine, known, opened))
+                    for read in self._batches(source, part, own, given, held, known, groups):
                         yield read
                         given += read.count
                         patience = Patience(self.machine.config, clock)
@@ -343,7 +344,7 @@ class _Reader:
 
     def _batches(
         self,
-        file: pa.NativeFile,
+        source: Callable[[], pa.NativeFile],
         part: Part,
         own: Schema,
         given: int,
@@ -353,29 +354,34 @@ class _Reader:
     ) -> Iterator["_Read"]:
         """Yield the row groups that may have wanted rows, of a part that was written under `own`, in batches.
 
-        The first `given` rows are left out. `known` is what is known of the part, and `groups` are those row
+        `source` opens the part. The first `given` rows are left out. `known` is what is known of the part, and `groups` are those row
         groups, if they are known already.
         """
         key = str(part.blob_key)
         try:
-            metadata = pq.read_metadata(file) if known is None else known.metadata
+            metadata = pq.read_metadata(source()) if known is None else known.metadata
             check_footer(metadata, own, key=key)
-            opened = partial(
-                pq.ParquetFile,
-                metadata=metadata,
-                read_dictionary=self._coded(metadata, known, own),
-                pre_buffer=False,
-            )
-            with opened(file) as parquet:
+            coded = self._coded(metadata, known, own)
+
+            def opened(buffer_size: int = 0) -> pq.ParquetFile:
+                return pq.ParquetFile(
+                    source(),
+                    metadata=metadata,
+                    read_dictionary=coded,
+                    pre_buffer=False,
+                    buffer_size=buffer_size,
+                )
+
+            with opened() as parquet:
                 if groups is None:
                     groups = self._met(bounds_through(self.schema, own, parquet.metadata))
                 if self.machine.config.audit_pushdown:
                     others = [i for i in range(parquet.metadata.num_row_groups) if i not in groups]
-                    self._audit(opened, file, parquet, part, own, known, others)
+                    self._audit(opened, parquet, part, own, known, others)
                 while groups and given >= (skipped := parquet.metadata.row_group(groups[0]).num_rows):
                     given -= skipped
                     del groups[0]
-                for read in self._decode(opened, file, parquet, part, own, known, groups, held):
+                for read in self._decode(opened, parquet, part, own, known, groups, held):
                     if given < read.count:
                         yield read.after(given)
                     given = max(0, given - read.count)
@@ -398,7 +404,6 @@ class _Reader:
     def _audit(
         self,
         opened: Callable[..., pq.ParquetFile],
-        file: pa.NativeFile,
         parquet: pq.ParquetFile,
         part: Part,
         own: Schema,
@@ -406,7 +411,7 @@ class _Reader:
         skipped: Sequence[int],
     ) -> None:
         for group in skipped:
-            reads = self._decode(opened, file, parquet, part, own, known, [group], Buffered())
+            reads = self._decode(opened, parquet, part, own, known, [group], Buffered())
             if found := sum(self._see(read, part).num_rows for read in reads):
                 what = f"no wanted row in row group {group}"
                 raise CorruptBlob(str(part.blob_key), what, f"{found}")
@@ -414,7 +419,6 @@ class _Reader:
     def _decode(
         self,
         opened: Callable[..., pq.ParquetFile],
-        file: pa.NativeFile,
         parquet: pq.ParquetFile,
         part: Part,
         own: Schema,
@@ -431,13 +435,6 @@ class _Reader:
             first, found = self._first_names(known, own, was, groups), sizes_of(known, names, groups)
         fetch = partial(self._fetch, was, first)
 
-        @contextmanager
-        def opened_again() -> Iterator[pq.ParquetFile]:
-            # A file has a position, which only one thread may move.
-            assert known is not None
-            with open_known(self.machine, known, groups) as again, opened(again) as source:
-                yield source
-
         def fetch_whole(span: _Span, columns: _Columns) -> "_Read | _Batches | None":
             """The same, and all of it in memory. None if that is more than one batch. For any thread."""
             if span.batch_rows < span.rows:
@@ -445,7 +442,8 @@ class _Reader:
             try:
                 source = idle.pop()
             except IndexError:
-                source = files.enter_context(opened_again())
+                # A file has a position, which only one thread may move.
+                source = files.enter_context(opened())
             try:
                 some = fetch(source, span, columns)
                 return some if isinstance(some, _Read) else (batch for batch in list(some))
@@ -465,7 +463,7 @@ class _Reader:
                 if some is None:
                     source = parquet
                     if span.is_buffered:
-                        source = buffered = buffered or opened(file, buffer_size=_COLUMN_BUFFER)
+                        source = buffered = buffered or opened(_COLUMN_BUFFER)
                     some = fetch(source, span, columns)
                 if isinstance(some, _Read):
                     yield some
@@ -689,6 +687,10 @@ class _Columns:
         if self.diff is not None:
             arrays.append(repeated(self.diff, pa.int64(), count))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _same(file: pa.NativeFile) -> pa.NativeFile:
+    return file
 
 
 def open_part(machine: Machine, part: Part, memory_bytes: int = 0) -> "closing[pa.NativeFile]":

@@ -177,10 +177,20 @@ def open_known(machine: Machine, known: KnownPart, groups: Sequence[int]) -> Ite
 
     Raises `PartGone` if its blob does not exist any more. Reading raises `CorruptBlob` for damaged bytes.
     """
+    with open_shared(machine, known, groups) as opened, opened() as verified:
+        yield verified
+
+
+@contextmanager
+def open_shared(
+    machine: Machine, known: KnownPart, groups: Sequence[int]
+) -> Iterator[Callable[[], pa.NativeFile]]:
+    """The same for several threads: each calls what this yields for a file of its own.
+
+    A store that fetches the bytes does so once.
+    """
     with open_part_file(machine, known.part, _spans(known, groups)) as file:
-        blocks = _BlockFile(file, known.part, known.blocks)
-        with pa.PythonFile(blocks, mode="r") as verified:
-            yield verified
+        yield lambda: pa.PythonFile(_BlockFile(file, known.part, known.blocks), mode="r")
 
 
 def small_rows(machine: Machine, known: KnownPart) -> pa.RecordBatch | None:

@@ -5,13 +5,11 @@ and the CRC-32C of the footer itself. So a reader that needs a few row groups re
 """
 
 import base64
-import io
 from array import array
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import google_crc32c
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob
@@ -30,46 +28,22 @@ class Footer(NamedTuple):
     crc32c: int
 
 
-class BlockSums(io.RawIOBase):
-    """A file that collects what is written in memory, and the checksum of each block of it."""
+def no_sums(before: int) -> bytes:
+    """Return what stands for the checksums in a footer until `put_sums`. It is as long as they are."""
+    return base64.b64encode(bytes(np.dtype(_STORED).itemsize * _count(before)))
 
-    def __init__(self) -> None:
-        self._bytes = pa.BufferOutputStream()
-        self._sums = array("I")
-        self._crc32c = 0
-        self._size = 0
 
-    def writable(self) -> bool:
-        """Return True."""
-        return True
+def put_sums(data: memoryview, before: int) -> None:
+    """Put the checksums of the first `before` bytes of a finished file in the place of `no_sums`.
 
-    def tell(self) -> int:
-        """Return the number of bytes so far."""
-        return self._size
-
-    def write(self, data: Any, /) -> int:
-        """Add bytes."""
-        view = memoryview(data).cast("B")
-        start = 0
-        while start < len(view):
-            piece = view[start : start + BLOCK_BYTES - self._size % BLOCK_BYTES]
-            self._crc32c = google_crc32c.extend(self._crc32c, bytes(piece))
-            self._size += len(piece)
-            start += len(piece)
-            if self._size % BLOCK_BYTES == 0:
-                self._sums.append(self._crc32c)
-                self._crc32c = 0
-        self._bytes.write(data)
-        return len(view)
-
-    def sums(self) -> bytes:
-        """Return the checksums of all blocks so far as the footer has them, also of the last, shorter one."""
-        last = [self._crc32c] if self._size % BLOCK_BYTES else []
-        return base64.b64encode(np.array([*self._sums, *last], _STORED).tobytes())
-
-    def finish(self) -> memoryview:
-        """Return all bytes. Nothing can be added afterwards."""
-        return memoryview(self._bytes.getvalue()).toreadonly()
+    Nobody can read what a writer of Parquet has written before it is finished. `KEY_BLOCKS` must be the last
+    key of the footer.
+    """
+    footer = bytes(data[before:])
+    blank = no_sums(before)
+    start = before + footer.index(blank, footer.rindex(KEY_BLOCKS) + len(KEY_BLOCKS))
+    sums = np.array(checksums(data[:before]), _STORED)
+    data[start : start + len(blank)] = base64.b64encode(sums.tobytes())
 
 
 def footer_of(data: bytes | memoryview) -> Footer:
@@ -78,10 +52,10 @@ def footer_of(data: bytes | memoryview) -> Footer:
     return Footer(size, int(google_crc32c.value(bytes(data[-size:]))))
 
 
-def checksums(data: bytes) -> "array[int]":
+def checksums(data: bytes | memoryview) -> "array[int]":
     """Return the checksum of each block of bytes that begin with a block."""
     starts = range(0, len(data), BLOCK_BYTES)
-    return array("I", (google_crc32c.value(data[start : start + BLOCK_BYTES]) for start in starts))
+    return array("I", (google_crc32c.value(bytes(data[start : start + BLOCK_BYTES])) for start in starts))
 
 
 def all_blocks(footer: bytes, metadata: pq.FileMetaData, before: int, key: str) -> "array[int]":
@@ -94,7 +68,7 @@ def all_blocks(footer: bytes, metadata: pq.FileMetaData, before: int, key: str) 
         blocks = array("I", np.frombuffer(stored, _STORED).tolist())
     except ValueError:
         blocks = array("I")
-    if len(blocks) != -(-before // BLOCK_BYTES):
+    if len(blocks) != _count(before):
         raise CorruptBlob(key, f"checksums of {before} bytes", f"{len(blocks)} checksums")
     there = 0
     if before % BLOCK_BYTES:
@@ -102,3 +76,7 @@ def all_blocks(footer: bytes, metadata: pq.FileMetaData, before: int, key: str) 
         there = BLOCK_BYTES - before % BLOCK_BYTES
         blocks[-1] = google_crc32c.extend(blocks[-1], footer[:there])
     return blocks + checksums(footer[there:])
+
+
+def _count(size: int) -> int:
+    return -(-size // BLOCK_BYTES)

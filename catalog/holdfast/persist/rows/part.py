@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob, Determinate, HoldfastError
-from holdfast.persist.rows.blocks import KEY_BLOCKS, BlockSums
+from holdfast.persist.rows.blocks import KEY_BLOCKS, no_sums, put_sums
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.values import Rows, values_of
@@ -177,7 +177,7 @@ class PartFile:
         self._schema = schema
         self._schema_id = schema_id
         self._encoding = encoding
-        self._sink = BlockSums()
+        self._sink = pa.BufferOutputStream()
         self._writer: pq.ParquetWriter | None = None
         self._nan: dict[str, list[int]] = {}
         self._groups = 0
@@ -196,22 +196,25 @@ class PartFile:
     def finish(self) -> memoryview:
         """Return the whole file. Nothing can be added afterwards."""
         assert self._writer is not None
+        before = self._sink.tell()
         footer = {
             KEY_FORMAT_VERSION: str(PARQUET_FORMAT_VERSION).encode(),
             KEY_SCHEMA_ID: str(self._schema_id).encode(),
             KEY_SCHEMA: schema_json(self._schema).encode(),
             KEY_HAS_NAN: json.dumps(self._nan).encode(),
-            KEY_BLOCKS: self._sink.sums(),
+            KEY_BLOCKS: no_sums(before),
         }
         self._writer.add_key_value_metadata(footer)
         self._writer.close()
-        return self._sink.finish()
+        data = memoryview(self._sink.getvalue()).cast("B")
+        put_sums(data, before)
+        return data.toreadonly()
 
     def _open(self, sample: pa.Table) -> pq.ParquetWriter:
         encoding = self._encoding or choose_encoding(self._schema, sample)
         columns = len(self._schema.columns) + 1
         return pq.ParquetWriter(
-            pa.PythonFile(self._sink, mode="w"),
+            self._sink,
             self._schema.arrow_updates,
             version="2.6",
             compression=encoding.compression,

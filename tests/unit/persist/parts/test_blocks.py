@@ -8,12 +8,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import CorruptBlob
-from holdfast.persist import PersistClient
-from holdfast.persist.parts import verified
+from holdfast.persist import PersistClient, Schema
+from holdfast.persist.parts import runs, verified
+from holdfast.persist.parts.ahead import READ_AHEAD
 from holdfast.persist.parts.verified import KnownPart, known_part, open_known
-from holdfast.persist.rows.blocks import BLOCK_BYTES, KEY_BLOCKS, BlockSums, all_blocks, checksums, footer_of
+from holdfast.persist.rows.blocks import (
+    BLOCK_BYTES,
+    KEY_BLOCKS,
+    all_blocks,
+    checksums,
+    footer_of,
+    no_sums,
+    put_sums,
+)
 from holdfast.persist.rows.order import KeyRange
-from holdfast.persist.rows.part import KEYED_GROUP_ROWS
+from holdfast.persist.rows.part import KEYED_GROUP_ROWS, encode_parquet
 from holdfast.persist.state.state import Part
 from unit.persist.open_stores import SCHEMA, SHARD, Stores
 
@@ -65,14 +74,13 @@ def test_the_footer_has_the_checksum_of_each_block(stores: Stores) -> None:
 
 @pytest.mark.parametrize("before", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES])
 @pytest.mark.parametrize("size", [9, BLOCK_BYTES, 2 * BLOCK_BYTES + 5])
-@pytest.mark.parametrize("step", [1 << 20, 1000])
-def test_blocks_may_end_anywhere(before: int, size: int, step: int) -> None:
+def test_blocks_may_end_anywhere(before: int, size: int) -> None:
     data = random.Random(before).randbytes(before + size)
-    sums = BlockSums()
-    for start in range(0, before, step):
-        sums.write(memoryview(data)[start : min(before, start + step)])
-    stored = sums.sums()
-    schema = pa.schema([("a", pa.int8())], metadata={KEY_BLOCKS: stored})
+    stored = bytearray(data[:before] + KEY_BLOCKS + no_sums(before) + b"end")
+    put_sums(memoryview(stored), before)
+    assert stored.startswith(data[:before] + KEY_BLOCKS) and stored.endswith(b"end")
+    sums = bytes(stored[before + len(KEY_BLOCKS) : -3])
+    schema = pa.schema([("a", pa.int8())], metadata={KEY_BLOCKS: sums})
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     metadata = pq.read_metadata(pa.BufferReader(sink.getvalue()))
@@ -101,6 +109,35 @@ def test_only_the_footer_is_read_before_the_row_groups(
     assert spans[0] == (part.size_bytes - part.footer_bytes, part.size_bytes)
     assert sum(end - start for start, end in spans[1:]) < part.size_bytes / 2
     assert spans[1][0] > 0
+
+
+def test_threads_that_decode_share_what_was_fetched(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    open_part_file = verified.open_part_file
+
+    def noted(machine: object, part: Part, wanted: object = None) -> pa.NativeFile:
+        opened.append(wanted)
+        return open_part_file(machine, part, wanted)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verified, "open_part_file", noted)
+    monkeypatch.setattr(runs, "ROW_GROUP_ROWS", KEYED_GROUP_ROWS)
+    client = stores.open()
+    assert GROUPS > READ_AHEAD
+    (rows,) = runs.open_runs(
+        client.session.machine(SHARD), SCHEMA, [[the_part(client)]], runs.At(0), columns=["v"]
+    )
+    assert sum(batch.num_rows for batch in rows) == ROWS
+    # The footer, and the row groups.
+    assert len(opened) == 2
+
+
+def test_a_column_may_have_the_name_of_the_checksums() -> None:
+    schema = Schema.of({"k": "int64"}, {"holdfast.blocks": "string", "AAAA": "string"})
+    columns = [[1], ["holdfast.blocks"], [no_sums(5).decode()], pa.array([5], pa.uint64()), [1]]
+    data = encode_parquet(schema, 1, pa.table(columns, schema=schema.arrow_updates))
+    before = len(data) - footer_of(data).size
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    assert all_blocks(data[before:], metadata, before, "k") == checksums(data)
 
 
 def test_damage_is_found_where_it_is_read(stores: Stores) -> None:
