@@ -1,7 +1,7 @@
 """The rows of a table for some keys, without reading the whole table for a few keys.
 
-Rows are chosen before they are merged, and statistics show which row groups have none of the keys. Each part
-is verified as a whole when this process first reads it, and later only what is read of it.
+Rows are chosen before they are merged, and statistics show which row groups have none of the keys. What is
+read of a part is verified.
 """
 
 from collections.abc import Callable

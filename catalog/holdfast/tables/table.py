@@ -235,8 +235,7 @@ class Table:
         as `[("id", ">=", 10), ("name", "in", ["a", "b"])]`, all of which hold. Of a list of such lists, all
         conditions of one list hold. The operators are `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `not in`,
         `like`, `not like`, `is` and `is not`. A comparison with null never holds, as in SQL. Rows whose
-        statistics exclude them are not read.
-        The first filtered scan of a process reads each part once to verify it.
+        statistics exclude them are not read. What is read is verified.
 
         Memory is at most about 268,435,456 bytes (256 MiB), for any number of rows of up to 1 MiB. Until the
         reader is read to its end, closed or collected, the table keeps its hold. It is for one thread.
@@ -310,8 +309,8 @@ class Table:
         is as in `read`.
 
         DuckDB decodes the parts of a consolidated table on a local disk itself, with all of its threads, if
-        there are at most 16. They stay open as long as the relation, and all of their bytes are verified
-        before it is returned, once in a process. Each later read is compared with checksums of its blocks.
+        there are at most 16. They stay open as long as the relation. Each read is compared with checksums
+        of its blocks.
 
         Raises `BadInput` if DuckDB isn't installed, and like `scan`. DuckDB raises its own errors, with
         the text of ours.

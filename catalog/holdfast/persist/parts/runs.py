@@ -285,6 +285,7 @@ class _Reader:
             try:
                 with ExitStack() as stack:
                     known = groups = None
+                    source: Callable[[], pa.NativeFile]
                     if not by_blocks:
                         file = stack.enter_context(open_part(self.machine, part, self.buffer_bytes))
                         source = partial(_same, file)
@@ -305,10 +306,13 @@ class _Reader:
                         given += read.count
                         patience = Patience(self.machine.config, clock)
                 return
-            except CorruptBlob:
+            except CorruptBlob as error:
                 # A cached copy may be damaged since it was verified. The second error is the store's.
-                if not by_blocks or is_again:
+                if not by_blocks:
                     raise
+                if is_again:
+                    location = self.machine.location
+                    raise error.in_store(location.blob.description, location.arguments) from None
                 is_again = forget(self.machine, part)
                 if not is_again:
                     raise
@@ -354,8 +358,8 @@ class _Reader:
     ) -> Iterator["_Read"]:
         """Yield the row groups that may have wanted rows, of a part that was written under `own`, in batches.
 
-        `source` opens the part. The first `given` rows are left out. `known` is what is known of the part, and `groups` are those row
-        groups, if they are known already.
+        `source` opens the part. The first `given` rows are left out. `known` is what is known of the part,
+        and `groups` are those row groups, if they are known already.
         """
         key = str(part.blob_key)
         try:

@@ -96,7 +96,7 @@ class S3Blob(Blob):
             return self.open_input(key, size + 1)
         name = self._name(key)
         try:
-            found = list(self._session.threads.map(partial(self._fetch_span, name, size), spans))
+            found = self._fetch_spans(partial(self._fetch_span, name, size), spans)
         except FAILURES as error:
             if code(error) == "NoSuchKey":
                 return None
@@ -108,6 +108,15 @@ class S3Blob(Blob):
             with suppress(OSError):
                 return opened_spans(size, fetched)
         return self.open_input(key, size + 1)
+
+    def _fetch_spans(
+        self, fetch: Callable[[tuple[int, int]], bytes | None], spans: Sequence[tuple[int, int]]
+    ) -> list[bytes | None]:
+        if len(spans) > 1:
+            # When the process ends, no thread can be started any more.
+            with suppress(RuntimeError):
+                return list(self._session.threads.map(fetch, spans))
+        return list(map(fetch, spans))
 
     def _fetch_span(self, name: str, size: int, span: tuple[int, int]) -> bytes | None:
         """A span of an object of `size` bytes; None if it has another size, or no range came back."""
