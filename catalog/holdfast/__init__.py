@@ -87,9 +87,11 @@ if TYPE_CHECKING:
         drop_table,
         list_tables,
         sql,
-        table,
         write,
     )
+
+    # The package has a module of this name too.
+    from holdfast.tables.opening import table
 
     __version__: str
 
