@@ -337,12 +337,12 @@ def test_what_only_the_parser_knows_stalls_and_makes_nothing(
     world.start("--storage-shared")
     block = source(tmp_path, run={"interval": "200ms"}) | {
         "files": None,
-        "kafka": {"bootstrapServers": "k:9092", "topic": "t", "start": "Yesterday"},
+        "kafka": {"bootstrapServers": "k:9092", "topic": "t", "start": "Tomorrow"},
     }
     wanted = make_collection(source={name: each for name, each in block.items() if each is not None})
     world.apply(make_catalog(), wanted)
     message = world.wait_stalled(FLIGHTS, "InvalidSpec")
-    assert "spec.source.kafka.start is 'Yesterday', expected one of Earliest, Latest" in message
+    assert "spec.source.kafka.start is 'Tomorrow', expected one of Earliest, Latest" in message
     assert "collectionId" not in world.status(FLIGHTS)
     # The collection doesn't exist yet, so everything can be corrected.
     wanted["spec"]["source"] |= {"include": {"key": "nope"}, "format": {"raw": {}}, "envelope": "Upsert"}
