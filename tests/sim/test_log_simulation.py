@@ -46,7 +46,8 @@ def test_a_seed_gives_the_same_run_in_another_process() -> None:
 
 def test_the_worlds_of_the_log_meet_what_they_are_made_for() -> None:
     traces = []
-    for seed in range(60):
+    # A log with two histories, whose reads are corrupt, is in one world of 30.
+    for seed in range(200, 320):
         world = LogWorld(seed)
         world.run()
         traces += world.scheduler.trace

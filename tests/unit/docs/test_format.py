@@ -149,7 +149,13 @@ def test_location_keys() -> None:
 
 def test_footer_keys() -> None:
     keys = [key.encode() for key in quoted([row[0] for row in table("## Parts")])]
-    assert keys == [part.KEY_FORMAT_VERSION, part.KEY_SCHEMA_ID, part.KEY_SCHEMA, part.KEY_HAS_NAN]
+    assert keys == [
+        part.KEY_FORMAT_VERSION,
+        part.KEY_SCHEMA_ID,
+        part.KEY_SCHEMA,
+        part.KEY_HAS_NAN,
+        part.KEY_BLOCKS,
+    ]
     stored = json.loads(part.schema_json(shard.SCHEMA))
     assert list(stored) == ["key", "value", "codec"]
     assert stored["codec"] == ["holdfast.catalog", 1]
