@@ -201,7 +201,7 @@ def labelled_job(name: str, labels: dict[str, str]) -> dict[str, Any]:
 def test_objects_nested_as_deep_as_the_api_server_allows_stop_nothing(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
-    """Whoever may create a Job in one namespace ended the watches of all."""
+    """A user who may create Jobs in one namespace ended the watches of all."""
     deep = levels(5_000)
 
     def add(number: int) -> None:

@@ -119,7 +119,7 @@ class ListReader(Generic[T]):
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._text = ""
         self._enough = 0
-        """The length of the text from which on another attempt to parse it is worthwhile."""
+        """How long the text must be before the next attempt to parse it."""
         self._before: str | None = None
         """The text before the objects, once it is complete."""
         self._is_over = False

@@ -18,7 +18,7 @@ from holdfast.persist.rows.blocks import footer_of
 from holdfast.persist.rows.canonical import sort_updates, time_bounds
 from holdfast.persist.rows.consolidate import ParquetSource, Source
 from holdfast.persist.rows.evolution import upgraded
-from holdfast.persist.rows.limits import first_value, limits_of
+from holdfast.persist.rows.limits import Limit, first_value, limits_of
 from holdfast.persist.rows.part import (
     Encoding,
     checksum,
@@ -87,29 +87,50 @@ def _upload(
 ) -> Part:
     bounds = time_bounds(piece)
     assert bounds is not None
-    data = encode_parquet(schema, schema_id, piece, encoding=encoding)
-    crc32c = put_part(machine, key, data)
-    least, greatest = limits_of(*(first_value(schema, piece, index) for index in (0, piece.num_rows - 1)))
-    lower, upper = bounds[0], bounds[1] + 1
-    return Part(
-        piece.num_rows,
-        schema_id,
-        lower,
-        upper,
-        len(data),
-        crc32c,
+    return put_part(
+        machine,
         key,
-        None,
-        least,
-        greatest,
-        *footer_of(data),
+        encode_parquet(schema, schema_id, piece, encoding=encoding),
+        rows=piece.num_rows,
+        schema_id=schema_id,
+        times=bounds,
+        first=first_value(schema, piece, 0),
+        last=first_value(schema, piece, piece.num_rows - 1),
     )
 
 
-def put_part(machine: Machine, key: str, data: bytes | memoryview) -> int:
-    """Upload a part, with retries until the retry deadline. Return its checksum."""
+def put_part(
+    machine: Machine,
+    key: str,
+    data: bytes | memoryview,
+    *,
+    rows: int,
+    schema_id: int,
+    times: tuple[int, int],
+    first: Limit | None,
+    last: Limit | None,
+) -> Part:
+    """Upload a Parquet part, with retries until the retry deadline, and return what the state says of it.
+
+    `times` are the `time_bounds` of its rows. `first` and `last` are the `first_value` of its first and last
+    row.
+    """
     retry(lambda: machine.location.blob.put(key, data), machine.config, machine.clock)
-    return checksum(data)
+    least, greatest = limits_of(first, last)
+    footer_bytes, footer_crc32c = footer_of(data)
+    return Part(
+        rows,
+        schema_id,
+        times[0],
+        times[1] + 1,
+        len(data),
+        checksum(data),
+        key,
+        least=least,
+        greatest=greatest,
+        footer_bytes=footer_bytes,
+        footer_crc32c=footer_crc32c,
+    )
 
 
 def delete_parts(machine: Machine, parts: Sequence[Part]) -> None:

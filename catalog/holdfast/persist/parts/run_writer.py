@@ -21,9 +21,8 @@ import pyarrow as pa
 from holdfast.errors import CLOSED
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.parts.part_store import PartWriter, delete_parts, put_part
-from holdfast.persist.rows.blocks import footer_of
 from holdfast.persist.rows.canonical import time_bounds
-from holdfast.persist.rows.limits import Limit, first_value, limits_of
+from holdfast.persist.rows.limits import Limit, first_value
 from holdfast.persist.rows.part import ROW_GROUP_BYTES, PartFile, group_rows, row_group_bytes
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
@@ -176,21 +175,15 @@ class _RunWriter:
     def _put(self, part: "_OpenPart", encoded: "Future[memoryview]") -> Part:
         target = self._target
         data = encoded.result()
-        key = part_key(target.parts.machine.shard_id, target.parts.writer_id, new_id("p"))
-        crc32c = put_part(target.parts.machine, key, data)
-        least, greatest = limits_of(part.first, part.last)
-        return Part(
-            part.rows,
-            target.parts.schema_id,
-            part.lower,
-            part.upper,
-            len(data),
-            crc32c,
-            key,
-            None,
-            least,
-            greatest,
-            *footer_of(data),
+        return put_part(
+            target.parts.machine,
+            part_key(target.parts.machine.shard_id, target.parts.writer_id, new_id("p")),
+            data,
+            rows=part.rows,
+            schema_id=target.parts.schema_id,
+            times=(part.earliest, part.latest),
+            first=part.first,
+            last=part.last,
         )
 
 
@@ -201,8 +194,8 @@ class _OpenPart:
     file: PartFile
     rows: int = 0
     raw_bytes: int = 0
-    lower: int = CLOSED
-    upper: int = 0
+    earliest: int = CLOSED
+    latest: int = 0
     first: Limit | None = None
     last: Limit | None = None
 
@@ -213,7 +206,7 @@ class _OpenPart:
         self.last = first_value(schema, group, group.num_rows - 1)
         self.rows += group.num_rows
         self.raw_bytes += group.nbytes
-        self.lower, self.upper = min(self.lower, bounds[0]), max(self.upper, bounds[1] + 1)
+        self.earliest, self.latest = min(self.earliest, bounds[0]), max(self.latest, bounds[1])
 
 
 def _finish(file: PartFile, groups: Iterable["Future[None]"]) -> memoryview:

@@ -56,6 +56,7 @@ from holdfast.persist.rows.part import (
     ROW_GROUP_ROWS,
     UNREADABLE,
     check_footer,
+    check_size,
     has_wide_values,
     read_error,
 )
@@ -733,9 +734,7 @@ def _verify(file: pa.NativeFile, part: Part, key: str, *, keep: bool) -> bytes |
     """Compare the bytes of a file with the state. Returns them if `keep` is set."""
     crc32c, kept = 0, []
     try:
-        if (size := file.size()) != part.size_bytes:
-            found = f"more than {part.size_bytes} bytes" if size > part.size_bytes else f"{size} bytes"
-            raise CorruptBlob(key, f"{part.size_bytes} bytes", found)
+        check_size(file.size(), part.size_bytes, key)
         while data := file.read(_READ_BYTES):
             crc32c = google_crc32c.extend(crc32c, data)
             if keep:

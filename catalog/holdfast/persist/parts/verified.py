@@ -35,7 +35,7 @@ from holdfast.persist.parts.dictionaries import columns_with_dictionary, decoded
 from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.rows.blocks import BLOCK_BYTES, all_blocks, checksums
 from holdfast.persist.rows.groups import GroupBounds, bounds_through
-from holdfast.persist.rows.part import UNREADABLE, check_footer, read_error
+from holdfast.persist.rows.part import UNREADABLE, check_footer, check_size, read_error
 from holdfast.persist.rows.row_filter import PartBounds
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.machine import Machine, read_twice, retry
@@ -358,7 +358,7 @@ def _verified(machine: Machine, part: Part, blocks: "array[int] | None") -> Know
 def _known_by_footer(machine: Machine, part: Part) -> KnownPart:
     key, before = str(part.blob_key), part.size_bytes - part.footer_bytes
     with open_part_file(machine, part, [(before, part.size_bytes)]) as file:
-        _check_size(part, file)
+        check_size(file.size(), part.size_bytes, key)
         try:
             footer: bytes = file.read_at(part.footer_bytes, before)
         except OSError as error:
@@ -370,19 +370,12 @@ def _known_by_footer(machine: Machine, part: Part) -> KnownPart:
     )
 
 
-def _check_size(part: Part, file: pa.NativeFile) -> None:
-    size = file.size()
-    if size != part.size_bytes:
-        found = f"more than {part.size_bytes} bytes" if size > part.size_bytes else f"{size} bytes"
-        raise CorruptBlob(str(part.blob_key), f"{part.size_bytes} bytes", found)
-
-
 def _blocks_of(part: Part, file: pa.NativeFile) -> "array[int]":
     """Read all of a part, and compare it with the state."""
     key, crc32c = str(part.blob_key), 0
     blocks = array("I")
     try:
-        _check_size(part, file)
+        check_size(file.size(), part.size_bytes, key)
         for start in range(0, part.size_bytes, _READ_BYTES):
             data = file.read_at(min(_READ_BYTES, part.size_bytes - start), start)
             crc32c = google_crc32c.extend(crc32c, data)

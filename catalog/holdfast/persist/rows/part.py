@@ -73,11 +73,19 @@ def checksum(data: bytes | memoryview) -> int:
 
 def verify(data: bytes | memoryview, *, size: int, crc32c: int, key: str) -> None:
     """Compare bytes with the size and checksum in the shard's state. Raises `CorruptBlob` if they differ."""
-    if len(data) != size:
-        found = f"more than {size} bytes" if len(data) > size else f"{len(data)} bytes"
-        raise CorruptBlob(key, f"{size} bytes", found)
+    check_size(len(data), size, key)
     if (actual := checksum(data)) != crc32c:
         raise CorruptBlob(key, f"crc32c {crc32c:08x}", f"{actual:08x}")
+
+
+def check_size(found: int, size: int, key: str) -> None:
+    """Compare the size of an object with that in the shard's state. Raises `CorruptBlob` if they differ.
+
+    Of an object that is too large, only the beginning may have been read.
+    """
+    if found != size:
+        told = f"more than {size} bytes" if found > size else f"{found} bytes"
+        raise CorruptBlob(key, f"{size} bytes", told)
 
 
 def encode_inline(batch: pa.RecordBatch, schema: Schema | None = None) -> bytes:

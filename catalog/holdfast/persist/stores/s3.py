@@ -96,27 +96,18 @@ class S3Blob(Blob):
             return self.open_input(key, size + 1)
         name = self._name(key)
         try:
-            found = self._fetch_spans(partial(self._fetch_span, name, size), spans)
+            found = self.together([partial(self._fetch_span, name, size, span) for span in spans])
         except FAILURES as error:
             if code(error) == "NoSuchKey":
                 return None
             if code(error) != "InvalidRange":
                 raise failed(error, self._what("read", key), certain=True) from cause(error)
-            found = []
+            found = ()
         fetched = {start: data for (start, _), data in zip(spans, found, strict=False) if data is not None}
         if len(fetched) == len(spans):
             with suppress(OSError):
                 return opened_spans(size, fetched)
         return self.open_input(key, size + 1)
-
-    def _fetch_spans(
-        self, fetch: Callable[[tuple[int, int]], bytes | None], spans: Sequence[tuple[int, int]]
-    ) -> list[bytes | None]:
-        if len(spans) > 1:
-            # When the process ends, no thread can be started any more.
-            with suppress(RuntimeError):
-                return list(self._session.threads.map(fetch, spans))
-        return list(map(fetch, spans))
 
     def _fetch_span(self, name: str, size: int, span: tuple[int, int]) -> bytes | None:
         """A span of an object of `size` bytes; None if it has another size, or no range came back."""

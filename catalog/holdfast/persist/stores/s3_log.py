@@ -547,7 +547,7 @@ class S3LogConsensus(Consensus):
                 with turns.lock:
                     position = turns.state.position
                 reached = self._floor_seen.checkpoint_position
-                names = [object_name(position + 1 + ahead) for ahead in range(count)]
+                names = [object_name(position + 1 + step) for step in range(count)]
                 asks = [partial(self._objects.get, name) for name in names]
                 received, ahead = ahead or self._objects.together(asks), ()
                 for at, found in enumerate(received, position + 1):

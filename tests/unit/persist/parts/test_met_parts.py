@@ -6,7 +6,7 @@ import pytest
 from holdfast.errors import CorruptBlob
 from holdfast.persist import KeyRange, PersistClient
 from holdfast.persist.admin.verify import verify
-from holdfast.persist.parts import part_store, run_writer
+from holdfast.persist.parts import part_store
 from holdfast.persist.rows.key_filter import KeyFilter
 from holdfast.persist.state.state import Part
 from testbed.faults import Fault, Operation
@@ -117,7 +117,7 @@ def test_wrong_limits_are_found(
     monkeypatch: pytest.MonkeyPatch, stores: Stores, off: tuple[int, int]
 ) -> None:
     """By those who read a part all the same."""
-    monkeypatch.setattr(run_writer, "limits_of", lambda first, last: (first + off[0], last + off[1]))
+    monkeypatch.setattr(part_store, "limits_of", lambda first, last: (first + off[0], last + off[1]))
     other = client(stores)
     rows = {"k": range(ROWS, 2 * ROWS), "v": ["x"] * ROWS, "_time": pa.array([2] * ROWS, pa.uint64())}
     with other.writer(SHARD, SCHEMA, purpose="test").batch_builder() as builder:
